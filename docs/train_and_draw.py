@@ -1,7 +1,8 @@
 """Train small models with softmax and with ReLU, and draw how they learn and what they attend to.
 
-    python docs/train_and_draw.py [--folder build/figures] [--dry-run] [text | images | map | weights]
+    python docs/train_and_draw.py [--folder build/figures] [--dry-run] [PART]
 
+PART is one of ``text``, ``images``, ``map`` and ``weights``, by default all.
 ``text`` trains the tutorial's document model, and one with softmax; it draws the tutorial's map and
 those of one document, and prints the table of validation, which ``draw_figures.py`` draws.
 ``images`` trains two image models on drawn shapes and draws which patches they weigh most.
@@ -274,7 +275,7 @@ def images(folder: Path, dry: bool) -> None:
 
 
 def image_map(folder: Path, dry: bool) -> None:
-    """Draw shapes, train a model with ReLU attention, and draw an image's map by the guide's call."""
+    """Draw shapes, train a model with ReLU attention, and draw a map by the guide's call."""
     train_on_shapes(folder, {"ReLU": "reluformer"}, dry)
     if not dry:
         classifier = ImageClassifier.from_checkpoint(folder / "ReLU/checkpoint_last.safetensors")
