@@ -302,7 +302,10 @@ def test_comet_is_computed_if_it_is_installed(files, monkeypatch, capsys):
             "--ignore-case does nothing without --metrics bleu or chrf",
         ),
         ("--src worse.plain", "--src worse.plain does nothing without --metrics comet"),
-        ("--metrics comet --src worse.plain --baseline worse.plain", "worse.plain: not with"),
+        (
+            "--metrics comet --src worse.plain --baseline worse.plain",
+            "--baseline worse.plain: not with",
+        ),
     ],
 )
 def test_missing_requirements_of_comet_are_reported(files, flags, message, monkeypatch, capsys):

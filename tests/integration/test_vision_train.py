@@ -149,7 +149,8 @@ def test_training_starts_from_public_weights_and_resumes_without_them(squares, t
     assert not containing(values(lines, "message"), "start from")
     code = vision_train.main([str(squares), *flags.split(), "--finetune-from-model", "x"])
     assert code == 2
-    assert " does nothing with --finetune-from-model" in capsys.readouterr().err
+    expected = f"--init {public} does nothing with --finetune-from-model"
+    assert expected in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("flag", ["--mixup", "--cutmix"])

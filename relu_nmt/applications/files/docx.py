@@ -44,6 +44,7 @@ _PLAIN = " "
 class _Reader(MarkupReader):
     _style = ""
     _last_space: Sequence[Span] = ()
+    _field_code: list[Span] | None = None  # tags of a field up to its text, while they are read
 
     @cached_property
     def _keeping_tag(self) -> Span | None:
@@ -54,6 +55,7 @@ class _Reader(MarkupReader):
         """Add the end of an element around runs. White space between runs is no text."""
         if piece.kind == "close":
             self._set_style("")
+            self._field_code = None
             self.builder.close(piece.name, [piece.span])
 
     def add_inline(self, number: int, end: int) -> int:
@@ -64,11 +66,13 @@ class _Reader(MarkupReader):
             return end
         if piece.name in _AROUND:
             self._set_style("")
+            self._field_code = None
         return super().add_inline(number, end)
 
     def end_segment(self) -> None:
         """Store the paragraph."""
         self._set_style("")
+        self._field_code = None
         if self._last_space:
             self.builder.add_empty(self._last_space, is_space=True, is_first=True)
             self._last_space = ()
@@ -118,6 +122,7 @@ class _Reader(MarkupReader):
         end = behind[0][0]
         run = before[0][0], behind[-1][1]
         self._last_space = ()
+        self._field_code = None
         text = self.source[begin:end]
         whole = self.text_of(numbers)
         pattern = KEPT_SPACE if self.builder.is_behind_word else _FIRST_SPACE
@@ -146,14 +151,24 @@ class _Reader(MarkupReader):
             self._last_space = [*before, (end - 1, end), *behind]
 
     def _add_other(self, piece: Piece, parts: Sequence[Span], has_text: bool) -> None:
-        """Add a run without text. The begin and end marks of a field become a pair."""
+        """Add a run without text. The begin and end marks of a field become a pair.
+
+        The code of the field stays with its begin mark.
+        """
         kind = ""
         self._last_space = ()
         if piece.name == "w:fldChar":
             kind = attribute(self.source, piece, "w:fldCharType")
+        if self._field_code is not None and (piece.name == "w:instrText" or kind == "separate"):
+            self._field_code += parts
+            if kind == "separate":
+                self._field_code = None
+            return
+        self._field_code = None
         if kind == "begin":
             self._set_style("")
-            self.builder.open("field", parts)
+            self._field_code = list(parts)
+            self.builder.open("field", self._field_code)
         elif kind == "end":
             self._set_style("")
             self.builder.close("field", parts, may_overlap=True)

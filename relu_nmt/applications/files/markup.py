@@ -420,7 +420,7 @@ class MarkupFormat(TextFormat):
         for number, piece in enumerate(reader.pieces):
             if number <= last or piece.kind not in ("open", "empty"):
                 continue
-            if reader.is_untranslated(piece):
+            if reader.is_skipped(piece) or piece.name in self.vocabulary.protected:
                 last = reader.partners.get(number, number)
                 continue
             for (begin, end), language in self.language_edits(source, piece):

@@ -46,18 +46,21 @@ class OdtPart(XmlFormat):
     )
 
     def language_edits(self, source: str, tag: Piece) -> Iterator[tuple[Span, str]]:
-        """Yield the language and the country of a style."""
+        """Yield the language, the script and the country of a style."""
         language = attribute(source, tag, "fo:language")
         translated = self.languages.after_translation(language)
         if translated == language:
             return
         main, *further = translated.split("-")
-        country = further[-1] if further and len(further[-1]) == 2 else "none"
+        new_values = {
+            "fo:language": main,
+            "fo:script": next((part for part in further if len(part) == 4), "none"),
+            "fo:country": further[-1] if further and len(further[-1]) == 2 else "none",
+            "style:rfc-language-tag": translated,
+        }
         for name, span in attributes_of(source, tag):
-            if name == "fo:language":
-                yield span, main
-            elif name == "fo:country":
-                yield span, country
+            if name in new_values:
+                yield span, new_values[name]
 
 
 @formats.register("odt")

@@ -150,7 +150,10 @@ def test_settings_are_checked_before_anything_is_read():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"num_epoch_checkpoints": 1, "num_update_checkpoints": 1}, "does nothing with"),
+        (
+            {"num_epoch_checkpoints": 1, "num_update_checkpoints": 1},
+            "--num-epoch-checkpoints 1 does nothing with --num-update-checkpoints",
+        ),
         ({"checkpoint_upper_bound": 1}, "needs --num-epoch-checkpoints"),
         ({"num_epoch_checkpoints": 0}, "expected 1 or more"),
         ({"num_epoch_checkpoints": 1, "inputs": ("a", "b")}, "need one folder"),

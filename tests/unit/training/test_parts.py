@@ -52,7 +52,7 @@ def test_whether_more_is_better_follows_from_the_metric():
         (
             TrainerConfig,
             {"finetune_from_model": "x", "reset_meters": True},
-            "--reset-meters does nothing with",
+            "--reset-meters does nothing with --finetune-from-model",
         ),
         (TrainerConfig, {"finetune_from_model": "x", "restore_file": "y"}, "leave one out"),
         (

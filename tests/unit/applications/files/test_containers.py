@@ -131,6 +131,18 @@ def test_a_field_that_ends_within_a_link_of_its_text():
     )
 
 
+def test_the_code_of_a_field_stays_with_its_begin():
+    mark = '<w:r><w:fldChar w:fldCharType="{}"/></w:r>'
+    code = "<w:r><w:instrText>REF x</w:instrText></w:r>"
+    begin = f"{mark.format('begin')}{code}{mark.format('separate')}"
+    inserted = f"<w:ins>{begin}{RUN.format('eins ')}</w:ins>{RUN.format('zwei')}"
+    body = f"<w:p>{RUN.format('null ')}{inserted}{mark.format('end')}{RUN.format(' drei')}</w:p>"
+    for order in (identity, backward):
+        written = word(body, order)
+        assert begin in written
+        assert written.index(begin) < written.index(mark.format("end"))
+
+
 def test_a_break_within_a_run_stays_and_boxes_are_segments():
     body = "<w:p><w:r><w:br/><w:t>eins</w:t><w:br/><w:t>zwei</w:t><w:tab/></w:r></w:p>"
     written = word(body)

@@ -10,6 +10,7 @@ PAGE = (
     '<html LANG="de-AT" xml:lang=de><head><script>x = "<p lang=\'de\'>"</script></head>'
     '<!-- <p lang="de"> --><p>Eins <q lang=\'de\'>zwei</q> <i lang="fr">oui</i></p>'
     '<div translate="no"><p lang="de">drei</p></div><p class="notranslate" lang="de">vier</p>'
+    '<code lang="de">x y</code><pre class="code" lang="de">x</pre><textarea lang="de">x</textarea>'
     '<a hreflang="de" data-lang="de">fünf</a></html>'
 )
 ENGLISH_PAGE = (
@@ -92,20 +93,22 @@ def test_the_runs_and_defaults_of_word_name_the_language_of_the_translation():
 
 
 @pytest.mark.parametrize(
-    ("target", "attributes"),
+    ("target", "values"),
     [
-        ("en_GB", 'fo:country="GB" fo:language="en"'),
-        ("en", 'fo:country="none" fo:language="en"'),
-        ("zh-Hant-TW", 'fo:country="TW" fo:language="zh"'),
+        ("en_GB", ("GB", "en", "none", "en-GB")),
+        ("en", ("none", "en", "none", "en")),
+        ("zh-Hant-TW", ("TW", "zh", "Hant", "zh-Hant-TW")),
     ],
 )
-def test_the_styles_of_a_text_name_the_language_of_the_translation(target, attributes):
+def test_the_styles_of_a_text_name_the_language_of_the_translation(target, values):
+    form = 'fo:country="{}" fo:language="{}" fo:script="{}" style:rfc-language-tag="{}"'
+    german = form.format("AT", "de", "Latn", "de-Latn-AT")
     content = (
-        '<x xmlns:fo="f" xmlns:text="t"><p fo:country="AT" fo:language="de" xml:lang="fr"/>'
+        f'<x xmlns:fo="f" xmlns:style="s" xmlns:text="t"><p {german} xml:lang="fr"/>'
         '<p fo:language="fr" fo:country="FR"/><text:p>Eins</text:p></x>'
     )
     written = parts_after({"content.xml": content}, "odt", Languages("de", target))
-    expected = content.replace('fo:country="AT" fo:language="de"', attributes)
+    expected = content.replace(german, form.format(*values))
     assert written == {"content.xml": expected}
 
 
