@@ -20,7 +20,7 @@ from relu_nmt.applications.files.markup import (
 )
 from relu_nmt.applications.files.segments import Span
 
-_LANGUAGE = re.compile(r"[\w-]+")
+_LANGUAGE = re.compile(r"\s*([\w-]+)")
 
 
 class ChapterFormat(XmlFormat):
@@ -42,7 +42,7 @@ class BookFormat(XmlFormat):
         yield from super().language_edits(source, tag)
         match = _LANGUAGE.match(source, tag.end)
         if tag.name == "dc:language" and match:
-            yield match.span(), self.languages.after_translation(match[0])
+            yield match.span(1), self.languages.after_translation(match[1])
 
 
 @formats.register("epub")

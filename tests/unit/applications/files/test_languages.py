@@ -75,6 +75,8 @@ def test_a_book_names_the_language_of_its_translation():
     )
     assert "<dc:language>en-GB</dc:language>" in written["OPS/p.opf"]
     assert written["OPS/eins.xhtml"] == '<html xml:lang="en-GB"><p>Eins</p></html>'
+    spaced = {**BOOK, "OPS/p.opf": BOOK["OPS/p.opf"].replace(">de<", ">\n de <")}
+    assert ">\n en-GB <" in parts_after(spaced, "epub")["OPS/p.opf"]
     french = {**BOOK, "OPS/p.opf": BOOK["OPS/p.opf"].replace(">de<", ">fr<")}
     assert parts_after(french, "epub") == french
 
