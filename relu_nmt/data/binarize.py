@@ -219,7 +219,7 @@ def indexed_writer(
     """
     stored = np.dtype(dtype).newbyteorder("<")
     [code] = [code for code, numpy_type in TYPE_CODES.items() if numpy_type is dtype]
-    sizes_of_parts = [np.empty(0, dtype="<i4")]
+    sizes_of_parts: list[np.ndarray] = []
     idx_path, bin_path = paths_of(prefix)
     # Files close in reverse order, so that no index appears before its data.
     with safe_writer(idx_path) as index, safe_writer(bin_path) as data:
@@ -230,12 +230,15 @@ def indexed_writer(
             sizes_of_parts.append(sizes.astype("<i4"))
 
         yield add
-        sizes = np.concatenate(sizes_of_parts)
-        ends = np.cumsum(sizes, dtype=np.int64)
-        pointers = (ends - sizes) * stored.itemsize
-        index.write(HEADER.pack(MAGIC, VERSION, code, len(sizes)))
-        index.write(sizes.tobytes())
-        index.write(pointers.astype("<i8").tobytes())
+        # Write part by part: the pointers of all sentences would take much memory.
+        index.write(HEADER.pack(MAGIC, VERSION, code, sum(map(len, sizes_of_parts))))
+        for sizes in sizes_of_parts:
+            index.write(sizes.tobytes())
+        start = 0
+        for sizes in sizes_of_parts:
+            ends = start + np.cumsum(sizes, dtype=np.int64)
+            index.write(((ends - sizes) * stored.itemsize).astype("<i8").tobytes())
+            start += int(sizes.sum())
 
 
 def _count_run(run: Sequence[Chunk]) -> Counter[str]:

@@ -202,6 +202,14 @@ def test_mistakes_are_one_line_errors(files, capsys, arguments, message):
     assert message in error_of(capsys, arguments.split())
 
 
+def test_sizes_of_documents_go_with_no_separator_alone(files, capsys):
+    flags = "--sys sys.plain --ref ref.plain --documents ref.counts --document-separator"
+    lines = lines_of(capsys, *flags.split(), "none")
+    assert lines == lines_of(capsys, *flags.split()[:-1])
+    message = "--documents ref.counts does nothing with --document-separator blank; it needs"
+    assert message in error_of(capsys, [*flags.split(), "blank"])
+
+
 @pytest.mark.parametrize("flags", ["--baseline groups.plain", "--length-buckets 9,3"])
 def test_mistakes_are_found_before_scores_are_printed(files, capsys, flags):
     assert main(["--sys", "sys.plain", "--ref", "ref.plain", *flags.split()]) == 2

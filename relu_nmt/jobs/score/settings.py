@@ -87,10 +87,12 @@ class ScoreSettings:
     sacrebleu: bool = option(False, "as in fairseq", no_effect="all scores are sacreBLEU's anyway")
     sentence_bleu: bool = option(False, "print the (smoothed) BLEU of each line instead")
     # Document boundaries, the comparison with a baseline, and scores of buckets.
-    document_separator: str = like(
-        PreprocessSettings, "document_separator", needs=("documents", None)
+    document_separator: str = like(PreprocessSettings, "document_separator")
+    documents: str | None = _read(
+        None,
+        "number of lines of each reference document, one a line",
+        needs=("document_separator", "none"),
     )
-    documents: str | None = _read(None, "number of lines of each reference document, one a line")
     sentence_separator: str | None = option(
         None,
         f"cut translations at this symbol, for s-BLEU (without a value: {SENTENCE_SEPARATOR})",

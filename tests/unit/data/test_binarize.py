@@ -4,6 +4,7 @@ import itertools
 import os
 import pickle
 import struct
+import tracemalloc
 from collections import Counter
 
 import numpy as np
@@ -119,6 +120,20 @@ def test_written_bytes_of_any_sentences_equal_those_of_fairseq(tmp_path_factory,
     written = prefix.with_suffix(".bin").read_bytes(), prefix.with_suffix(".idx").read_bytes()
     assert written == expected_files(sentences)
     assert contents(IndexedDataset(prefix)) == sentences
+
+
+def test_the_memory_of_a_sentence_is_its_length(tmp_path):
+    sizes = np.ones(100_000, dtype=np.int32)
+    tracemalloc.start()
+    try:
+        with indexed_writer(tmp_path / "x", np.uint16) as add:
+            for _ in range(20):
+                add(sizes, sizes)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 6 * 20 * len(sizes)
+    assert len(IndexedDataset(tmp_path / "x")) == 20 * len(sizes)
 
 
 @pytest.mark.parametrize(
