@@ -200,6 +200,10 @@ def test_a_line_of_many_blocks_is_copied_once():
     assert list(read_buffers(Blocks(text), "text", 0)) == [["x" * (3 * READ_BYTES)], ["y"]]
 
 
+def test_a_byte_order_mark_alone_is_no_line():
+    assert list(read_buffers(io.BufferedReader(io.BytesIO(b"\xef\xbb\xbf")), "text", 0)) == []
+
+
 def test_a_line_without_an_end_is_not_read_for_ever(monkeypatch):
     monkeypatch.setattr(translate_lines, "MOST_BYTES", 3 * READ_BYTES)
     with (

@@ -249,6 +249,6 @@ def read_buffers(file: io.BufferedReader, origin: str, buffer_size: int) -> Iter
     for data in whole_lines(read):
         lines = decode_lines(data, origin, number)
         number += len(lines)
-        size = buffer_size or len(lines)
+        size = buffer_size or max(1, len(lines))  # a byte-order mark alone is no line
         for first in range(0, len(lines), size):
             yield lines[first : first + size]
