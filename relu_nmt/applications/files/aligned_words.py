@@ -92,15 +92,18 @@ def _words_around(text: str, protected: Sequence[Span]) -> list[Span]:
 
 
 def proportional_links(source: str, target: str) -> list[Link]:
-    """Link words at the same share of both texts, for models whose attention has no weights."""
-    source_words = word_spans(source)
-    target_words = word_spans(target)
-    if not source_words:
-        return []
+    """Link words at the same share of all words, and marks at the same share of all marks.
+
+    For models whose attention has no weights.
+    """
     links = []
-    for number, word in enumerate(target_words):
-        links.append((source_words[number * len(source_words) // len(target_words)], word))
-    return links
+    for is_word in (True, False):
+        source_spans = [span for span in word_spans(source) if _is_word(source, span) == is_word]
+        target_spans = [span for span in word_spans(target) if _is_word(target, span) == is_word]
+        if source_spans:
+            for number, span in enumerate(target_spans):
+                links.append((source_spans[number * len(source_spans) // len(target_spans)], span))
+    return sorted(links, key=lambda link: link[1])
 
 
 def aligned_words(segment: Segment, translation: AlignedText) -> list[Word]:
