@@ -36,6 +36,7 @@ from relu_nmt.io.page import STYLE, draw_weights  # noqa: E402
 
 TEXTS = {"softmax": "transformer_tiny", "ReLU": "reluformer_hybrid_tiny"}
 IMAGES = {"softmax": "softmax", "SimA": "sima"}
+MAPPED = {"ReLU": "reluformer"}
 TRAINING = """
     --share-all-embeddings --doc-mixture 1,128 --sentence-separator --document-attention aligned
     --global-layers 1 --max-tokens 2048 --lr 3e-3 --lr-scheduler inverse_sqrt --warmup-updates 200
@@ -276,7 +277,7 @@ def images(folder: Path, dry: bool) -> None:
 
 def image_map(folder: Path, dry: bool) -> None:
     """Draw shapes, train a model with ReLU attention, and draw a map by the guide's call."""
-    train_on_shapes(folder, {"ReLU": "reluformer"}, dry)
+    train_on_shapes(folder, MAPPED, dry)
     if not dry:
         classifier = ImageClassifier.from_checkpoint(folder / "ReLU/checkpoint_last.safetensors")
         classifier.attention(folder / IMAGE_OF_MAP, layer=1).save(IMAGE_MAP)

@@ -85,13 +85,15 @@ def test_every_flag_of_an_example_has_an_effect(script, tmp_path, monkeypatch, c
 def test_the_commands_of_the_trained_pictures_are_accepted(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     train_and_draw.make_shapes(tmp_path / "shapes", 30)
-    steps = [*train_and_draw.text_steps(tmp_path), *train_and_draw.image_steps(tmp_path)]
+    attentions = {**train_and_draw.IMAGES, **train_and_draw.MAPPED}
+    steps = train_and_draw.text_steps(tmp_path)
+    steps += train_and_draw.image_steps(tmp_path, attentions)
     commands = [words[2:] for _, words in steps if words[1] == "-m"]
     for module, *flags in commands:
         with pytest.raises(SystemExit) as end:
             raise SystemExit(importlib.import_module(module).main([*flags, "--dump-config"]))
         assert end.value.code in (0, None), capsys.readouterr().err
-    assert len(commands) == 7
+    assert len(commands) == 8
 
 
 PAGES = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *ROOT.glob("examples/*/README.md")]

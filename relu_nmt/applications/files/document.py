@@ -87,7 +87,8 @@ class TextFormat(FileFormat):
             ) from error
         if not is_kept:
             raise DataError(f"its encoding {encoding} would change its bytes; convert it to UTF-8")
-        source = self.with_languages(source)
+        if self.languages.tag:
+            source = self.with_languages(source)
         segments = [segment for segment in self.segments(source) if segment is not None]
 
         def written(translations: Sequence[AlignedText]) -> bytes:
@@ -101,7 +102,7 @@ class TextFormat(FileFormat):
         return "utf-8"
 
     def with_languages(self, source: str) -> str:
-        """Return a source that names the target language where it named its language."""
+        """Return a source that names the target language, which is known, for its own."""
         return source
 
     @abstractmethod

@@ -222,7 +222,7 @@ class XliffFormat(XmlFormat):
 
     def language_edits(self, source: str, tag: Piece) -> Iterator[tuple[Span, str]]:
         """Yield the language of the targets if it is missing."""
-        if not self.languages.tag or tag.kind != "open" or not tag.name.endswith(_NAMING):
+        if tag.kind != "open" or not tag.name.endswith(_NAMING):
             return
         for source_name, target_name in _LANGUAGES:
             has_source = attribute(source, tag, source_name) != ""
