@@ -33,6 +33,7 @@ NOT_RUN = {
     "@article{*": "a reference",
     "python3 -m venv .venv *": "installs",
     "pip install *": "installs",
+    "hf download *": "a download",
     "make demo": "fetches a corpus, and trains on it for minutes",
     "relu-nmt-import-marian nllb-200-*": "needs a download; test_m2m100.py makes such a folder",
     "relu-nmt-import-marian m2m100_*": "likewise",
@@ -99,6 +100,8 @@ def page_files(tmp_path_factory):
     photos = make_squares(folder / "photos", 8)
     shutil.rmtree(photos / "blue")  # the model knows two classes
     zip_folder(photos, folder / "photos.zip")
+    for name in ("train", "test"):
+        shutil.copytree(photos, folder / "sets" / name)
     lines = (text / "test.de").read_text().splitlines()
     (folder / "prefixes").write_text("".join("She\n" if line else "\n" for line in lines))
     (folder / "terms").write_text("letter\n")
@@ -121,7 +124,8 @@ def page_files(tmp_path_factory):
         COMPAT / "marian_files": "opus-mt-de-en",
         COMPAT / "files/checkpoints/vit-class.safetensors": f"vit/{best} small/{best}",
         ROOT / "data_prep": "data_prep",
-        photos: "photos",
+        photos: "photos photos/train photos/test",
+        folder / "sets": "cifar10/plain_text imagenet",
         folder / "photos.zip": "train.zip test.zip",
         photos / "red/0000.png": "photo.jpg another.png",
         folder / "prefixes": "begin.en",
@@ -137,7 +141,7 @@ def give(names, page_files):
     """Put the files with these names into the folder, unless they are there."""
     for name in names:
         if name in page_files and not Path(name).exists():
-            Path(name).parent.mkdir(exist_ok=True)
+            Path(name).parent.mkdir(exist_ok=True, parents=True)
             copy = shutil.copytree if page_files[name].is_dir() else shutil.copy
             copy(page_files[name], name)
 
