@@ -32,7 +32,7 @@ from relu_nmt.config.fields import (
 from relu_nmt.config.registry import READ, Files, Registry, close_names, refuse_shared_files
 from relu_nmt.config.stored import checked, parse_json
 from relu_nmt.config.yaml_text import dump_value, parse_yaml
-from relu_nmt.errors import ConfigError
+from relu_nmt.errors import ConfigError, some_of
 
 ConfigT = TypeVar("ConfigT")
 ADVICE = Path(__file__).with_name("advice.yaml")  # advice on flags that a command does not have
@@ -87,7 +87,8 @@ class Parser(argparse.ArgumentParser):
         # command.
         for flag in unknown:
             if commands := _commands_with(flag):
-                raise ConfigError(f"{flag}: it is a flag of {' and '.join(commands[:MOST_NAMED])}")
+                others = some_of(commands, MOST_NAMED)
+                raise ConfigError(f"{flag}: it is a flag of {others}; --help has this command's")
         hint = ""
         if unknown:
             hint = close_names(unknown[0], self._option_string_actions)

@@ -257,6 +257,12 @@ def test_a_flag_of_another_command_is_told_whose_it_is(command, words, message):
     assert_refused(done, f"error: {message}")
 
 
+def test_a_flag_of_many_commands_is_told_of_some_of_them():
+    done = run_here("serve", "--path", "x", check=False)
+    assert_refused(done, "error: --path: it is a flag of relu-nmt-analyze, relu-nmt-generate, ")
+    assert "more; --help has this command's" in done.stderr
+
+
 @pytest.mark.parametrize("command", ["train", "generate", "translate_document", "sweep"])
 def test_every_command_tells_its_version(command, capsys):
     from importlib import import_module
