@@ -28,6 +28,8 @@ AGREEMENT = 0.75
 """Least F1 of the words of a translation and its reference for a comparison of their tags."""
 BEGIN = "<p>"
 END = "</p>"
+LITERAL = "span.literal"
+CODE = "code"
 Scores = dict[str, float]
 
 
@@ -151,8 +153,26 @@ def place_known(pairs: Sequence[Pair], translations: Sequence[AlignedText]) -> l
 def translate(translator: Translator, pairs: Sequence[Pair], beam: int) -> list[TaggedText]:
     """Return the translation of each source by a model, with its tags."""
     with hidden_progress():
-        config = GenerationConfig(beam=beam, max_len_a=1.2, max_len_b=10)
-        return place(pairs, SegmentTranslator(translator, config))
+        return place(pairs, segment_translator(translator, beam))
+
+
+def segment_translator(translator: Translator, beam: int) -> SegmentTranslator:
+    """Return a translator of segments whose search ends in time with any model."""
+    return SegmentTranslator(translator, GenerationConfig(beam=beam, max_len_a=1.2, max_len_b=10))
+
+
+def with_literals_as_code(pairs: Sequence[Pair]) -> list[Pair]:
+    """Return the pairs whose sources have literals, with these as protected code."""
+    changed = []
+    for source, target in pairs:
+        tags = []
+        for tag in source.tags:
+            name = CODE if tag.name == LITERAL else tag.name
+            tags.append(dataclasses.replace(tag, name=name))
+        with_code = dataclasses.replace(source, tags=tuple(tags))
+        if CODE in with_code.names():
+            changed.append((with_code, target))
+    return changed
 
 
 def by_position(pairs: Sequence[Pair], texts: Sequence[str]) -> list[AlignedText]:
@@ -249,6 +269,30 @@ def tag_scores(placed: Sequence[TaggedText], pairs: Sequence[Pair], by_number: b
     exact = scores.count(1)
     count = max(1, len(scores))
     return {"tags": len(scores), "f1": 100 * sum(scores) / count, "exact": 100 * exact / count}
+
+
+def codes_of(text: TaggedText) -> Counter[str]:
+    """Return the texts under the tags of code."""
+    return Counter(text.text[tag.begin : tag.end] for tag in text.tags if tag.name == CODE)
+
+
+def protected_scores(translator: Translator, pairs: Sequence[Pair], beam: int) -> Scores:
+    """Return how many protected texts of the sources stand in the translation of their sentence.
+
+    ``copied`` is the number of texts that the model did not write.
+    """
+    pairs = with_literals_as_code(pairs)
+    translate_segments = segment_translator(translator, beam)
+    with hidden_progress():
+        placed = place(pairs, translate_segments)
+    num_texts = 0
+    num_kept = 0
+    for (source, _), text in zip(pairs, placed, strict=True):
+        codes = codes_of(source)
+        num_texts += codes.total()
+        num_kept += (codes & codes_of(text)).total()
+    copied = translate_segments.num_copied
+    return {"segments": len(pairs), "texts": num_texts, "kept": num_kept, "copied": copied}
 
 
 def forced_scores(placed: Sequence[TaggedText], pairs: Sequence[Pair]) -> Scores:

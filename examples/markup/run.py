@@ -229,6 +229,7 @@ class Run:
         return {
             "translations": measure.translation_scores(placed, pairs),
             "references": measure.forced_scores(forced, pairs),
+            "protected": measure.protected_scores(translator, pairs, self.arguments.beam),
             "null rows": layers.null_rows(),
             "layers": self.layer_scores(translator),
             POSITION: {
@@ -373,6 +374,20 @@ def layer_table(records: Sequence[Record]) -> str:
     return "\n".join(lines)
 
 
+def protected_table(records: Sequence[Record]) -> str:
+    """Return the number of protected texts in the translations as a table of Markdown."""
+    lines = [
+        "| model | protected texts | in their translation | copied |",
+        "| --- | --- | --- | --- |",
+    ]
+    for record in records:
+        if "protected" in record:
+            scores = record["protected"]
+            counts = f"{scores['texts']} | {scores['kept']} | {scores['copied']}"
+            lines.append(f"| {record['model']} | {counts} |")
+    return "\n".join(lines)
+
+
 def report(run: Run, records: Sequence[Record]) -> None:
     """Print the tables and the examples, and write them with all numbers."""
     numbers = []
@@ -387,7 +402,7 @@ def report(run: Run, records: Sequence[Record]) -> None:
     content = {"pairs": counts, "with the same tags": measured, "models": numbers}
     write_json(run.out / "results.json", {**content, "examples": examples})
     parts = [json.dumps({"pairs": counts, "with the same tags": measured}), table(records)]
-    parts.append(layer_table(records))
+    parts += [protected_table(records), layer_table(records)]
     for example in examples:
         parts.append("\n".join(f"- {name}: `{text}`" for name, text in example.items()))
     text = "\n\n".join(parts)

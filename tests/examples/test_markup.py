@@ -102,13 +102,14 @@ def write_corpus(folder):
     folder.mkdir()
     for split, count in (("train", 150), ("valid", 4), ("test", 16)):
         lines = {"de": [], "en": []}
-        for _ in range(count):
+        for number in range(count):
             words = rng.choices("abcdefgh", k=rng.randint(3, 6))
             index = rng.randrange(len(words))
-            words[index] = f"<b>{words[index]}</b>"
+            others = " ".join([*words[:index], *words[index + 1 :]])
+            tag = '<span class="literal">{}</span>' if number % 4 == 0 else "<b>{}</b>"
+            lines["en"].append(f"{others.upper()} {tag.format(words[index].upper())}")
+            words[index] = tag.format(words[index])
             lines["de"].append(" ".join(words))
-            translated = [*words[:index], *words[index + 1 :], words[index]]
-            lines["en"].append(" ".join(translated).upper().replace("B>", "b>"))
         for language in tiny.LANGUAGES:
             (folder / f"{split}.{language}").write_text("\n".join(lines[language]) + "\n")
 
@@ -133,6 +134,8 @@ def test_the_script_measures_all_models_and_does_nothing_twice(modules, tmp_path
             assert record["translations"]["sound"] == 100
             assert record["translations"]["cut words"] == 0
             assert record["references"]["tags"] == 16
+            protected = {"segments": 4, "texts": 4, "kept": 4}
+            assert record["protected"].items() >= protected.items()
             assert outputs.column(record["layers"], "tags") == [4, 4]
     assert set(results["examples"][0]) == {"source", "reference", "position", *by_model}
     capsys.readouterr()
