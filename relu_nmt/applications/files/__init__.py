@@ -54,6 +54,10 @@ REFUSED = dict.fromkeys(
     ".rtf": "save it as .docx",
 }
 """Advice for kinds of files that are not read, by the ending of the name."""
+_RIGHT_TO_LEFT = re.compile(
+    r"(?:ar|arc|ckb|dv|fa|he|ps|sd|ug|ur|yi)\b(?!-latn)|.+-(?:arab|hebr|syrc|thaa)\b", re.IGNORECASE
+)
+"""Languages, and scripts of a language, that are written from right to left."""
 
 
 @settings
@@ -77,6 +81,11 @@ class Languages:
         """The target language as most formats write it, such as ``en-GB``, or ""."""
         is_name = re.fullmatch(r"[\w-]+", self.target) is not None
         return self.target.replace("_", "-") if is_name else ""
+
+    @property
+    def direction(self) -> str:
+        """The direction of the target language's script: ``rtl`` or ``ltr``."""
+        return "rtl" if _RIGHT_TO_LEFT.match(self.tag) else "ltr"
 
     def after_translation(self, name: str) -> str:
         """Return the target language for a name of the source language, else the name.

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 from relu_nmt.applications.files import formats
 from relu_nmt.applications.files.container import ZipFormat
 from relu_nmt.applications.files.document import Document
-from relu_nmt.applications.files.html import HTML, HtmlReader
+from relu_nmt.applications.files.html import PageFormat
 from relu_nmt.applications.files.markup import (
     Piece,
     Vocabulary,
@@ -23,11 +23,8 @@ from relu_nmt.applications.files.segments import Span
 _LANGUAGE = re.compile(r"\s*([\w-]+)")
 
 
-class ChapterFormat(XmlFormat):
+class ChapterFormat(PageFormat, XmlFormat):
     """A chapter, a page of XHTML."""
-
-    vocabulary = HTML
-    reader = HtmlReader
 
 
 class BookFormat(XmlFormat):

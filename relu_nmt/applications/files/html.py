@@ -1,6 +1,7 @@
 """Web pages: text between block elements, with inline elements as tags."""
 
 import re
+from collections.abc import Iterator
 
 from relu_nmt.applications.files import formats
 from relu_nmt.applications.files.markup import (
@@ -9,8 +10,10 @@ from relu_nmt.applications.files.markup import (
     Piece,
     Vocabulary,
     attribute,
+    attributes_of,
     names,
 )
+from relu_nmt.applications.files.segments import Span
 
 REPEATING = names("b bdi bdo big cite del dfn em font i ins mark q s small span strike strong sub")
 REPEATING |= names("sup u")
@@ -112,12 +115,32 @@ def tag_pattern(opening: str, closing: str) -> str:
     return rf"{tag}(?(element)|(?(slash)|(?(end)|{is_pair})))"
 
 
-@formats.register("html")
-class HtmlFormat(MarkupFormat):
-    """Web pages."""
+class PageFormat(MarkupFormat):
+    """Pages of HTML or XHTML."""
 
     vocabulary = HTML
     reader = HtmlReader
+
+    def language_edits(self, source: str, tag: Piece) -> Iterator[tuple[Span, str]]:
+        """Yield the languages at a tag, and the direction of an element with a new language."""
+        edits = list(super().language_edits(source, tag))
+        changes = [index for index, (span, new) in enumerate(edits) if source[slice(*span)] != new]
+        if not changes:
+            return
+        direction = self.languages.direction
+        directions = dict(attributes_of(source, tag)).get("dir")
+        if directions is None and direction == "rtl":
+            (begin, end), new = edits[changes[0]]
+            quote = source[end] if source[end] in "\"'" else ""
+            edits[changes[0]] = (begin, end), f"{new}{quote} dir={quote}{direction}"
+        elif directions is not None and source[slice(*directions)].lower() in ("ltr", "rtl"):
+            edits.append((directions, direction))
+        yield from sorted(edits)
+
+
+@formats.register("html")
+class HtmlFormat(PageFormat):
+    """Web pages."""
 
     def encoding(self, content: bytes) -> str:
         """Return the encoding that the page declares, by default UTF-8."""

@@ -62,6 +62,27 @@ def test_elements_of_a_page_name_the_language_of_their_translation():
     assert renamed(PAGE, "html") == ENGLISH_PAGE
 
 
+@pytest.mark.parametrize(
+    ("before", "target", "after"),
+    [
+        ('lang="de"', "ar", 'lang="ar" dir="rtl"'),
+        ("lang=de id=x", "he_IL", "lang=he-IL dir=rtl id=x"),
+        ("xml:lang='de' lang='de'", "uz-Arab", "xml:lang='uz-Arab' dir='rtl' lang='uz-Arab'"),
+        ('lang="de"', "en-SD", 'lang="en-SD"'),
+        ('lang="de"', "ar-Latn", 'lang="ar-Latn"'),
+        ('dir="ltr" lang="de"', "fa", 'dir="rtl" lang="fa"'),
+        ('lang="de" dir="RTL"', "en", 'lang="en" dir="ltr"'),
+        ('lang="de" dir="auto"', "ar", 'lang="ar" dir="auto"'),
+        ('lang="fr" dir="ltr"', "ar", 'lang="fr" dir="ltr"'),
+        ('dir="ltr"', "ar", 'dir="ltr"'),
+    ],
+)
+def test_an_element_with_a_new_language_has_the_direction_of_its_script(before, target, after):
+    page = "<html {}><p>Eins</p></html>"
+    expected = page.format(after)
+    assert renamed(page.format(before), "html", Languages("de", target)) == expected
+
+
 def test_a_file_without_text_stays():
     page = '<html lang="de"><p>1</p></html>'
     assert renamed(page, "html") == page
