@@ -34,9 +34,12 @@ HTML = Vocabulary(
     preformatted=names("pre"),
     is_html=True,
 )
-_BLOCKS = names("p div h1 h2 h3 h4 h5 h6 hr ul ol li dl dt dd table caption colgroup col thead")
-_BLOCKS |= names("tbody tfoot tr td th pre blockquote section article aside header footer main nav")
-_BLOCKS |= names("figure figcaption details summary fieldset legend form button center address")
+_AROUND_TEXT = names(
+    "html head body meta link script p div h1 h2 h3 h4 h5 h6 hr ul ol li dl dt dd table caption "
+    "colgroup col thead tbody tfoot tr td th pre blockquote section article aside header footer "
+    "main nav figure figcaption details summary fieldset legend form button center address"
+)
+"""Elements around texts, and of the head of a page."""
 _VALUES = (
     r'"[^"<>]*"',
     r"'[^'<>]*'",
@@ -102,12 +105,12 @@ def tag_pattern(opening: str, closing: str) -> str:
     Names of HTML elements are tags. Other names are tags only in pairs or with a slash, so that
     ``List<String>`` is text. The groups are ``slash``, ``name`` and ``end``.
     """
-    elements = "|".join(HTML.inline | HTML.empty | HTML.protected | _BLOCKS)
+    elements = "|".join(HTML.inline | HTML.empty | HTML.protected | _AROUND_TEXT)
     name = rf"(?P<name>(?P<element>(?i:{elements})(?![\w-]))|[A-Za-z][\w-]*)"
     # An attribute has a value, or is a placeholder such as {x}. Names alone may follow it.
     valued = rf"[\w:.-]+\s*=\s*(?:{'|'.join(_VALUES)})"
     first = rf"(?:{valued}|[%{{][^\s<>&]*)"
-    attributes = rf"(?:\s+{first}(?:\s+(?:{first}|[\w-]+))*)?"
+    attributes = rf"(?:\s+{first}(?:\s+(?:{first}|[\w-]+|…|\.{{3}}))*)?"
     tag = rf"{opening}(?P<slash>/)?{name}{attributes}\s*(?P<end>/)?{closing}"
     # A tag that is no element and has no slash needs its closing tag behind it.
     closing_tag = rf"{opening}/(?P=name)\s*{closing}"

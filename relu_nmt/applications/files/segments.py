@@ -16,6 +16,8 @@ MOST_NESTED = 50
 Span = tuple[int, int]
 """Characters ``begin`` to ``end - 1`` of a text."""
 _SPACE = re.compile(r"[ \t\r\n\f]+")
+VOID_ELEMENTS = frozenset(("br", "embed", "hr", "img", "input", "link", "meta", "source", "wbr"))
+"""Elements of HTML without content, which have no closing tag."""
 KEPT_SPACE = re.compile(r"\r?\n[ \t\r\n]*|[ \t]{2,}|\t")
 """White space other than a single space, for formats that show it as it is."""
 _BEFORE_NOTE = re.compile(r"(?:[^\W\d_]{4}|[^\w\s])\Z")
@@ -107,6 +109,7 @@ class SegmentBuilder:
         self._begin: int | None = None  # of the segment in the source
         self._num_tags = 0
         self._last_empty: Tag | None = None
+        self._last_opened: Tag | None = None
 
     def add_text(self, text: str, span: Span, is_whole: bool = False) -> None:
         """Add text of the source. White space becomes one space.
@@ -116,11 +119,13 @@ class SegmentBuilder:
         without_hyphens = text.replace("\u00ad", "")  # places to divide a word
         plain = _SPACE.sub(" ", without_hyphens)
         if not self._text or self._text.endswith(" "):
-            if self._last_empty is not None and plain.startswith(" "):
-                self._last_empty.is_spaced = True
+            last_tag = self._last_empty or self._last_opened
+            if last_tag is not None and plain.startswith(" "):
+                last_tag.is_spaced = True
             plain = plain.lstrip()
         if plain:
             self._last_empty = None
+            self._last_opened = None
         if plain.strip():
             # Leave white space at both ends of the segment in the source.
             begin, end = span
@@ -175,8 +180,10 @@ class SegmentBuilder:
         """Begin a pair of tags."""
         self._count()
         begin = len(self._text)
-        self._open.append((name, Tag(begin, begin, source, repeats=repeats, style=style)))
+        tag = Tag(begin, begin, source, repeats=repeats, style=style)
+        self._open.append((name, tag))
         self._last_empty = None
+        self._last_opened = tag
         self._begin_at(source)
 
     def is_open(self, name: str) -> bool:
@@ -205,6 +212,7 @@ class SegmentBuilder:
         _, tag = self._open.pop()
         tag.end = len(self._text)
         tag.closing = source
+        tag.is_spaced = tag.is_spaced and tag.begin == tag.end
         if name == "sup" and self._is_note(tag):
             self._take_out(tag)
         self._siblings.append(tag)
@@ -345,8 +353,9 @@ def tagged_segment(
     """Return a text with tags as a segment, or None if the text has no letter.
 
     A match of ``tags`` with a group ``name`` is a tag of a pair, and a closing tag if it also has a
-    group ``slash``. A group ``letter`` is text. All other matches are empty tags. White space and
-    ``<br>`` stand for a space.
+    group ``slash``. A group ``letter`` is text. All other matches are empty tags, and so are those
+    with a group ``end`` and the elements of HTML without content. White space and ``<br>`` stand
+    for a space.
     """
     builder = SegmentBuilder()
     position, end = span
@@ -356,9 +365,10 @@ def tagged_segment(
         groups = match.groupdict()
         name = groups.get("name") or ""
         is_space = match[0].isspace() or name.lower() == "br"
+        is_empty = name.lower() in VOID_ELEMENTS or groups.get("end") is not None
         if groups.get("letter"):
             builder.add_text(groups["letter"], match.span())
-        elif not name or is_space or match[0].endswith("/>"):
+        elif not name or is_empty or is_space:
             builder.add_empty([match.span()], is_space=is_space)
         elif match["slash"]:
             builder.close(name, [match.span()])

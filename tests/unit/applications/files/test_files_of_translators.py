@@ -239,6 +239,8 @@ def test_tags_of_html_in_a_text_are_tags():
         ("a <link>b</link> <x/>c", "A <link>B</link> <x/>C"),
         ("a <A href='x y' id=z download>b</A> c", "A <A href='x y' id=z download>B</A> C"),
         ("a <a %s>b</a> c", "A <a %s>B</a> C"),
+        ("the <meta name='x' content='y'> tag", "THE <meta name='x' content='y'> TAG"),
+        ("an <a rel='x' …> or <a rel='x' ...> b", "AN <a rel='x' …> OR <a rel='x' ...> B"),
         ("a <p title='1'>b</p> c", "A <p title='1'>B</p> C"),
     ],
 )
