@@ -153,26 +153,20 @@ def place_known(pairs: Sequence[Pair], translations: Sequence[AlignedText]) -> l
 def translate(translator: Translator, pairs: Sequence[Pair], beam: int) -> list[TaggedText]:
     """Return the translation of each source by a model, with its tags."""
     with hidden_progress():
-        return place(pairs, segment_translator(translator, beam))
+        return place(pairs, SegmentTranslator(translator, search_config(beam)))
 
 
-def segment_translator(translator: Translator, beam: int) -> SegmentTranslator:
-    """Return a translator of segments whose search ends in time with any model."""
-    return SegmentTranslator(translator, GenerationConfig(beam=beam, max_len_a=1.2, max_len_b=10))
+def search_config(beam: int) -> GenerationConfig:
+    """Return settings of a search that ends in time with any model."""
+    return GenerationConfig(beam=beam, max_len_a=1.2, max_len_b=10)
 
 
-def with_literals_as_code(pairs: Sequence[Pair]) -> list[Pair]:
-    """Return the pairs whose sources have literals, with these as protected code."""
-    changed = []
-    for source, target in pairs:
-        tags = []
-        for tag in source.tags:
-            name = CODE if tag.name == LITERAL else tag.name
-            tags.append(dataclasses.replace(tag, name=name))
-        with_code = dataclasses.replace(source, tags=tuple(tags))
-        if CODE in with_code.names():
-            changed.append((with_code, target))
-    return changed
+def with_code(text: TaggedText) -> TaggedText:
+    """Return a text with its literals as code, which is protected."""
+    tags = []
+    for tag in text.tags:
+        tags.append(dataclasses.replace(tag, name=CODE) if tag.name == LITERAL else tag)
+    return dataclasses.replace(text, tags=tuple(tags))
 
 
 def by_position(pairs: Sequence[Pair], texts: Sequence[str]) -> list[AlignedText]:
@@ -271,28 +265,38 @@ def tag_scores(placed: Sequence[TaggedText], pairs: Sequence[Pair], by_number: b
     return {"tags": len(scores), "f1": 100 * sum(scores) / count, "exact": 100 * exact / count}
 
 
-def codes_of(text: TaggedText) -> Counter[str]:
-    """Return the texts under the tags of code."""
-    return Counter(text.text[tag.begin : tag.end] for tag in text.tags if tag.name == CODE)
+def texts_under(text: TaggedText, name: str) -> Counter[str]:
+    """Return the texts under the tags of a name."""
+    return Counter(text.text[tag.begin : tag.end] for tag in text.tags if tag.name == name)
 
 
 def protected_scores(translator: Translator, pairs: Sequence[Pair], beam: int) -> Scores:
-    """Return how many protected texts of the sources stand in the translation of their sentence.
+    """Return how many literals of the sources, as code, stand in their sentence's translation.
 
-    ``copied`` is the number of texts that the model did not write.
+    ``copied`` is the number of literals that the model did not write. ``forced bleu`` is BLEU if
+    they are no code, but the search is forced to write them.
     """
-    pairs = with_literals_as_code(pairs)
-    translate_segments = segment_translator(translator, beam)
+    pairs = [pair for pair in pairs if LITERAL in pair[0].names()]
+    protected_pairs = [(with_code(source), target) for source, target in pairs]
+    literals = [texts_under(source, LITERAL) for source, _ in pairs]
+    glossary = {text: text for counts in literals for text in counts}
+    copying = SegmentTranslator(translator, search_config(beam))
+    forcing = SegmentTranslator(translator, search_config(beam), glossary=glossary)
     with hidden_progress():
-        placed = place(pairs, translate_segments)
-    num_texts = 0
+        copied = place(protected_pairs, copying)
+        forced = place(pairs, forcing)
     num_kept = 0
-    for (source, _), text in zip(pairs, placed, strict=True):
-        codes = codes_of(source)
-        num_texts += codes.total()
-        num_kept += (codes & codes_of(text)).total()
-    copied = translate_segments.num_copied
-    return {"segments": len(pairs), "texts": num_texts, "kept": num_kept, "copied": copied}
+    for counts, text in zip(literals, copied, strict=True):
+        num_kept += (counts & texts_under(text, CODE)).total()
+    references = [texts_of(targets_of(pairs))]
+    return {
+        "segments": len(pairs),
+        "texts": sum(map(Counter.total, literals)),
+        "kept": num_kept,
+        "copied": copying.num_copied,
+        "bleu": sacrebleu.corpus_bleu(texts_of(copied), references).score,
+        "forced bleu": sacrebleu.corpus_bleu(texts_of(forced), references).score,
+    }
 
 
 def forced_scores(placed: Sequence[TaggedText], pairs: Sequence[Pair]) -> Scores:

@@ -41,13 +41,14 @@ _AROUND_TEXT = names(
 )
 """Elements around texts, and of the head of a page."""
 _VALUES = (
+    r'""[^"<>]+""',
     r'"[^"<>]*"',
     r"'[^'<>]*'",
     r"&quot;(?:(?!&quot;)[^<>])*&quot;",
     r"&apos;(?:(?!&apos;)[^<>])*&apos;",
     r"""[^\s"'<>&]+""",
 )
-"""Values of attributes: in quotes, in escaped quotes, or without."""
+"""Values of attributes: in quotes, doubled in a table or escaped, or without."""
 MOST_WITHIN = 1_000
 """Most characters between the tags of a pair that is no element of HTML."""
 _CHARSET = re.compile(rb"""<meta\b[^>]*?\bcharset\s*=\s*["']?([\w.-]+)""", re.IGNORECASE)

@@ -47,7 +47,7 @@ class _Sentence:
 
 @dataclass
 class SegmentTranslator:
-    """Translates segments with a model. Protected texts and terms of a glossary are forced.
+    """Translates segments with a model. The search is forced to write terms of a glossary.
 
     Args:
         translator: the model.
@@ -121,15 +121,24 @@ class SegmentTranslator:
         sentences = []
         texts = self._split(segment.text)
         for begin, end in sentence_spans(segment.text, texts, segment.protected):
-            text = segment.text[begin:end]
-            terms = []
-            for entry in segment.protected:
-                if begin <= entry.begin and entry.end <= end:
-                    terms.append(segment.text[entry.begin : entry.end])
-            if self._terms is not None:
-                terms += [self.glossary[match[0]] for match in self._terms.finditer(text)]
-            sentences.append(_Sentence(text, begin, list(filter(self._can_write, terms))))
+            terms = self._glossary_terms(segment, begin, end)
+            sentences.append(_Sentence(segment.text[begin:end], begin, terms))
         return sentences
+
+    def _glossary_terms(self, segment: Segment, begin: int, end: int) -> list[str]:
+        """Return the target terms of the words of a sentence, except for protected texts."""
+        terms: list[str] = []
+        if self._terms is None:
+            return terms
+        for match in self._terms.finditer(segment.text, begin, end):
+            term = self.glossary[match[0]]
+            is_protected = any(
+                match.start() < entry.end and entry.begin < match.end()
+                for entry in segment.protected
+            )
+            if not is_protected and self._can_write(term):
+                terms.append(term)
+        return terms
 
     def _can_write(self, term: str) -> bool:
         """Return True if the search can force a term, and the model has symbols for the term."""

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from relu_nmt.applications.files import formats
 from relu_nmt.applications.files.aligned_words import AlignedText
 from relu_nmt.applications.files.document import ReadSource, TextFormat
+from relu_nmt.applications.files.html import tag_pattern
 from relu_nmt.applications.files.segments import KEPT_SPACE, Segment, Span, tagged_segment
 from relu_nmt.errors import DataError
 
 _QUOTED_NOTE = "quoted"
-_QUOTED = re.compile(rf'"(?P<letter>")|{KEPT_SPACE.pattern}')
+_TAG = re.compile(f"{tag_pattern('<', '>')}|{KEPT_SPACE.pattern}")
+_QUOTED = re.compile(rf'"(?P<letter>")|{_TAG.pattern}')
 
 
 @formats.register("table")
@@ -40,7 +42,7 @@ class TableFormat(TextFormat):
                 if _is_quoted(source[begin:end]):
                     yield tagged_segment(source, (begin + 1, end - 1), _QUOTED, _QUOTED_NOTE)
                 else:
-                    yield tagged_segment(source, (begin, end), KEPT_SPACE, separator)
+                    yield tagged_segment(source, (begin, end), _TAG, separator)
 
     def text(self, text: str, style: str, segment: Segment) -> str:
         """Return translated text with doubled quotes in a cell with quotes."""

@@ -255,6 +255,14 @@ def test_words_in_angle_brackets_are_text_unless_they_are_a_tag(text, expected, 
         assert target.text.replace('"', "'") == expected
 
 
+def test_tags_in_a_cell_are_tags():
+    table = 'a,"eins <b>zwei</b>, <a href=""x y"">drei</a> ""vier"" <5"\n1,fünf <i>sechs</i>\n'
+    assert translate(table, "table", identity, column="2") == table
+    first = '"5 < "" VIER "" <a href=""x y"">DREI</a> , <b>ZWEI</b> EINS"'
+    expected = f"a,{first}\n1,<i>SECHS</i> FÜNF\n"
+    assert translate(table, "table", backward, column="2") == expected
+
+
 def test_spaces_and_prefixes_of_xliff_2():
     source = TWO.replace(' xml:space="default"', "").format(" a  b ")
     assert "<target> A  B </target>" in translate(source, "xliff")
