@@ -69,6 +69,8 @@ def test_a_short_time_has_a_small_shape(data, tmp_path, budget, width):
     settings = stored(tmp_path)
     assert settings["model"]["share_all_embeddings"]
     assert settings["model"]["positions"] == "sinusoidal+rotary"
+    for side in ("encoder", "decoder"):
+        assert settings["model"][f"{side}_normalize_before"] == (width == 128)
     assert settings["batching"]["max_tokens"] == 768
 
 

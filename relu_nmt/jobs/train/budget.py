@@ -26,7 +26,9 @@ LARGEST_BATCH = 4096
 ENOUGH_UPDATES = 12_000
 """Below this number more updates are worth more than larger batches."""
 RATE_OF_WIDTH = 0.256
-"""The peak rate times the width of the model."""
+"""The peak rate times the width of a post-norm model."""
+RATE_OF_PRE_NORM = 1.5
+"""Factor of the rate for a pre-norm model."""
 SHARE_OF_TRAINED = 0.2
 """Factor of the rate for a model that starts from trained weights."""
 DROPOUTS = ((2, 0.0), (12, 0.1), (25, 0.2), (float("inf"), 0.3))
@@ -44,6 +46,7 @@ class Shape:
     heads: int
     least_updates: int
     least_pairs: int
+    is_pre_norm: bool = False
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -54,10 +57,14 @@ class Shape:
             chosen[f"{side}_embed_dim"] = self.width
             chosen[f"{side}_ffn_embed_dim"] = self.inner
             chosen[f"{side}_attention_heads"] = self.heads
+            if self.is_pre_norm:
+                chosen[f"{side}_normalize_before"] = True
         return chosen
 
 
-TINY = Shape(layers=3, width=128, inner=512, heads=4, least_updates=0, least_pairs=0)
+TINY = Shape(
+    layers=3, width=128, inner=512, heads=4, least_updates=0, least_pairs=0, is_pre_norm=True
+)
 SMALL = Shape(layers=3, width=256, inner=1024, heads=4, least_updates=2_000, least_pairs=0)
 LARGER = (
     Shape(layers=6, width=512, inner=1024, heads=4, least_updates=16_000, least_pairs=100_000),
@@ -66,7 +73,7 @@ LARGER = (
 """The shapes above SMALL, which is tried first."""
 FAMILIES = {"transformer", *ATTENTION_PRESETS}
 """The ``--arch`` names that leave the shape open. Others are shapes of published models."""
-KEPT = frozenset(SMALL.settings) | {
+KEPT = frozenset(TINY.settings) | {
     *("positions", "share_all_embeddings", "share_decoder_input_output_embed"),
     *("dropout", "attention_dropout", "max_tokens", "bf16", "lr"),
 }
@@ -166,10 +173,13 @@ class Chooser:
             shape = larger
             self._pace = pace
             self._chosen |= shape.settings
+        weights = f"{self._pace.weights / 1e6:.1f} million weights"
+        if shape.is_pre_norm:
+            weights += ", pre-norm"
         self._say(
-            f"{shape.layers}+{shape.layers} layers of width {shape.width} "
-            f"({self._pace.weights / 1e6:.1f} million weights), as there are "
-            f"{self._pace.samples:,} sentence pairs and time for {self._updates:,} updates"
+            f"{shape.layers}+{shape.layers} layers of width {shape.width} ({weights}), as "
+            f"there are {self._pace.samples:,} sentence pairs and time for {self._updates:,} "
+            "updates"
         )
         return None
 
@@ -194,9 +204,10 @@ class Chooser:
 
     def _choose_rates(self) -> None:
         """Choose the peak rate by the width, and the dropout by the number of epochs."""
-        width = self._filled().model.encoder_embed_dim
+        model = self._filled().model
         is_trained = self._training.checkpoint is not None
-        self._chosen["lr"] = (peak_rate(width, is_trained),)
+        rate = peak_rate(model.encoder_embed_dim, model.encoder_normalize_before, is_trained)
+        self._chosen["lr"] = (rate,)
         epochs = self._updates / self._pace.updates_per_epoch
         if self._is_free:
             self._chosen |= dropout_settings(epochs)
@@ -226,9 +237,11 @@ def batch_factor(tokens: int, updates: int) -> int:
     return factor
 
 
-def peak_rate(width: int, is_trained: bool) -> float:
+def peak_rate(width: int, is_pre_norm: bool, is_trained: bool) -> float:
     """Return the highest learning rate of a model."""
     rate = RATE_OF_WIDTH / width
+    if is_pre_norm:
+        rate *= RATE_OF_PRE_NORM
     if is_trained:
         rate *= SHARE_OF_TRAINED
     return float(f"{rate:.2g}")

@@ -92,8 +92,10 @@ def test_more_epochs_need_more_dropout(epochs, dropout, attention_dropout):
 
 
 def test_rates_batches_and_shapes():
-    assert [peak_rate(width, False) for width in (128, 256, 512)] == [0.002, 0.001, 0.0005]
-    assert peak_rate(512, True) == 0.0001
+    rates = [peak_rate(width, is_pre_norm=False, is_trained=False) for width in (256, 512)]
+    assert rates == [0.001, 0.0005]
+    assert peak_rate(128, is_pre_norm=True, is_trained=False) == 0.003
+    assert peak_rate(512, is_pre_norm=False, is_trained=True) == 0.0001
     assert SMALLEST_BATCH == {"cpu": 768, "cuda": 4096}
     assert [batch_factor(768, n) for n in (4_000, 23_999, 24_000, 10**6)] == [1, 1, 2, 4]
     assert SMALL.settings["decoder_ffn_embed_dim"] == 1024
