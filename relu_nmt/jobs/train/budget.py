@@ -65,7 +65,7 @@ class Shape:
 TINY = Shape(
     layers=3, width=128, inner=512, heads=4, least_updates=0, least_pairs=0, is_pre_norm=True
 )
-SMALL = Shape(layers=3, width=256, inner=1024, heads=4, least_updates=2_000, least_pairs=0)
+SMALL = Shape(layers=3, width=256, inner=1024, heads=4, least_updates=5_000, least_pairs=0)
 LARGER = (
     Shape(layers=6, width=512, inner=1024, heads=4, least_updates=16_000, least_pairs=100_000),
     Shape(layers=6, width=512, inner=2048, heads=8, least_updates=40_000, least_pairs=1_000_000),
