@@ -271,7 +271,7 @@ def texts_under(text: TaggedText, name: str) -> Counter[str]:
 
 
 def protected_scores(translator: Translator, pairs: Sequence[Pair], beam: int) -> Scores:
-    """Return how many literals of the sources, as code, stand in their sentence's translation.
+    """Return how many literals, as code, are copied, and BLEU of their sentences.
 
     ``copied`` is the number of literals that the model did not write. ``forced bleu`` is BLEU if
     they are no code, but the search is forced to write them.
@@ -285,14 +285,10 @@ def protected_scores(translator: Translator, pairs: Sequence[Pair], beam: int) -
     with hidden_progress():
         copied = place(protected_pairs, copying)
         forced = place(pairs, forcing)
-    num_kept = 0
-    for counts, text in zip(literals, copied, strict=True):
-        num_kept += (counts & texts_under(text, CODE)).total()
     references = [texts_of(targets_of(pairs))]
     return {
         "segments": len(pairs),
         "texts": sum(map(Counter.total, literals)),
-        "kept": num_kept,
         "copied": copying.num_copied,
         "bleu": sacrebleu.corpus_bleu(texts_of(copied), references).score,
         "forced bleu": sacrebleu.corpus_bleu(texts_of(forced), references).score,

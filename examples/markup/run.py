@@ -375,15 +375,15 @@ def layer_table(records: Sequence[Record]) -> str:
 
 
 def protected_table(records: Sequence[Record]) -> str:
-    """Return the number of protected texts in the translations as a table of Markdown."""
+    """Return the scores of sentences with protected texts as a table of Markdown."""
     lines = [
-        "| model | protected texts | in their translation | copied | BLEU | BLEU, forced |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "| model | protected texts | copied | BLEU | BLEU, forced |",
+        "| --- | --- | --- | --- | --- |",
     ]
     for record in records:
         if "protected" in record:
             scores = record["protected"]
-            counts = f"{scores['texts']} | {scores['kept']} | {scores['copied']}"
+            counts = f"{scores['texts']} | {scores['copied']}"
             bleu = f"{scores['bleu']:.1f} | {scores['forced bleu']:.1f}"
             lines.append(f"| {record['model']} | {counts} | {bleu} |")
     return "\n".join(lines)

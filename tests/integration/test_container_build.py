@@ -30,9 +30,9 @@ def completed(*words, seconds=60):
     return subprocess.run(words, capture_output=True, text=True, timeout=seconds, check=False)
 
 
-def succeeds(*words):
+def succeeds(*words, seconds=60):
     try:
-        return completed(*words).returncode == 0
+        return completed(*words, seconds=seconds).returncode == 0
     except subprocess.TimeoutExpired:
         return False
 
@@ -41,7 +41,7 @@ def succeeds(*words):
 def builder():
     for name in ("docker", "podman"):
         if shutil.which(name) and succeeds(name, "info"):
-            if not BUILD_FLAGS and not succeeds(name, "pull", BASE):
+            if not BUILD_FLAGS and not succeeds(name, "pull", BASE, seconds=600):
                 pytest.skip(f"{name} has no image {BASE}")
             return name
     pytest.skip("neither docker nor podman works here")
@@ -60,16 +60,18 @@ def container(builder, tmp_path):
     name = f"relu-nmt-test-{port}"
     words = ["-d", "--name", name, "-p", f"127.0.0.1:{port}:{port}", "-v", f"{tmp_path}:/model:ro"]
     words += [*RUN_FLAGS, IMAGE, "/model/checkpoint_best.safetensors", "--port", port]
-    result = completed(builder, "run", *words)
-    assert result.returncode == 0, result.stderr
-    yield name, f"http://localhost:{port}"
-    completed(builder, "rm", "-f", name)
+    try:
+        result = completed(builder, "run", *words)
+        assert result.returncode == 0, result.stderr
+        yield name, f"http://localhost:{port}"
+    finally:
+        completed(builder, "rm", "-f", name)
 
 
 def wait_until_healthy(builder, name, address):
     for _ in range(120):
         try:
-            with urllib.request.urlopen(f"{address}/health") as answer:
+            with urllib.request.urlopen(f"{address}/health", timeout=10) as answer:
                 return json.load(answer)["status"]
         except (urllib.error.URLError, ConnectionError):
             time.sleep(1)
@@ -84,7 +86,7 @@ def test_a_container_serves_its_model_without_rights_and_stops_at_once(builder, 
     request = urllib.request.Request(
         f"{address}/translate", body, {"Content-Type": "application/json"}
     )
-    with urllib.request.urlopen(request) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         assert len(json.load(answer)["translatedText"]) == 2
     assert completed(builder, "exec", name, "id", "-un").stdout.strip() == "relu-nmt"
     assert completed(builder, "exec", name, "touch", "/opt/relu-nmt/file").returncode != 0

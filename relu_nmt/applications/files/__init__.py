@@ -55,9 +55,11 @@ REFUSED = dict.fromkeys(
 }
 """Advice for kinds of files that are not read, by the ending of the name."""
 _RIGHT_TO_LEFT = re.compile(
-    r"(?:ar|arc|ckb|dv|fa|he|ps|sd|ug|ur|yi)\b(?!-latn)|.+-(?:arab|hebr|syrc|thaa)\b", re.IGNORECASE
+    "adlm|arab|hebr|nkoo|rohg|syrc|thaa"  # scripts
+    "|ar|ara|arb|arc|azb|ckb|dv|fa|fas|he|heb|iw|ks|nqo|pes|pnb|prs|ps|sd|ug|ur|yi",
+    re.IGNORECASE,
 )
-"""Languages, and scripts of a language, that are written from right to left."""
+"""Scripts and languages that are written from right to left."""
 
 
 @settings
@@ -83,9 +85,9 @@ class Languages:
         return self.target.replace("_", "-") if is_name else ""
 
     @property
-    def direction(self) -> str:
-        """The direction of the target language's script: ``rtl`` or ``ltr``."""
-        return "rtl" if _RIGHT_TO_LEFT.match(self.tag) else "ltr"
+    def directions(self) -> tuple[str, str]:
+        """The directions of the source and the target script, each ``rtl`` or ``ltr``."""
+        return _direction(self.source), _direction(self.target)
 
     def after_translation(self, name: str) -> str:
         """Return the target language for a name of the source language, else the name.
@@ -100,6 +102,13 @@ class Languages:
 
 
 UNKNOWN_LANGUAGES = Languages()
+
+
+def _direction(language: str) -> str:
+    """Return the direction of a language. Its script decides if its name tells it."""
+    parts = re.split("[-_]", language)
+    scripts = [part for part in parts[1:] if len(part) == 4 and part.isalpha()]
+    return "rtl" if _RIGHT_TO_LEFT.fullmatch([*scripts, parts[0]][0]) else "ltr"
 
 
 def _main_part(language: str) -> str:

@@ -34,21 +34,21 @@ HTML = Vocabulary(
     preformatted=names("pre"),
     is_html=True,
 )
-_AROUND_TEXT = names(
+_BLOCKS = names(
     "html head body meta link script p div h1 h2 h3 h4 h5 h6 hr ul ol li dl dt dd table caption "
     "colgroup col thead tbody tfoot tr td th pre blockquote section article aside header footer "
     "main nav figure figcaption details summary fieldset legend form button center address"
 )
-"""Elements around texts, and of the head of a page."""
+"""Block elements, and elements of the head."""
 _VALUES = (
-    r'""[^"<>]+""',
+    r'""(?:[^\s"<>][^"<>]*)?""',
     r'"[^"<>]*"',
     r"'[^'<>]*'",
     r"&quot;(?:(?!&quot;)[^<>])*&quot;",
     r"&apos;(?:(?!&apos;)[^<>])*&apos;",
     r"""[^\s"'<>&]+""",
 )
-"""Values of attributes: in quotes, doubled in a table or escaped, or without."""
+"""Values in quotes, in doubled quotes (tables), in escaped quotes, or without quotes."""
 MOST_WITHIN = 1_000
 """Most characters between the tags of a pair that is no element of HTML."""
 _CHARSET = re.compile(rb"""<meta\b[^>]*?\bcharset\s*=\s*["']?([\w.-]+)""", re.IGNORECASE)
@@ -104,10 +104,12 @@ def tag_pattern(opening: str, closing: str) -> str:
     """Return an expression for tags within a text, between these marks.
 
     Names of HTML elements are tags. Other names are tags only in pairs or with a slash, so that
-    ``List<String>`` is text. The groups are ``slash``, ``name`` and ``end``.
+    ``List<String>`` is text. The groups are ``slash``, ``name``, ``block`` and ``end``.
     """
-    elements = "|".join(HTML.inline | HTML.empty | HTML.protected | _AROUND_TEXT)
-    name = rf"(?P<name>(?P<element>(?i:{elements})(?![\w-]))|[A-Za-z][\w-]*)"
+    blocks = "|".join(_BLOCKS)
+    inline = "|".join(HTML.inline | HTML.empty | HTML.protected)
+    element = rf"(?P<element>(?:(?P<block>(?i:{blocks}))|(?i:{inline}))(?![\w-]))"
+    name = rf"(?P<name>{element}|[A-Za-z][\w-]*)"
     # An attribute has a value, or is a placeholder such as {x}. Names alone may follow it.
     valued = rf"[\w:.-]+\s*=\s*(?:{'|'.join(_VALUES)})"
     first = rf"(?:{valued}|[%{{][^\s<>&]*)"
@@ -129,16 +131,18 @@ class PageFormat(MarkupFormat):
         """Yield the languages at a tag, and the direction of an element with a new language."""
         edits = list(super().language_edits(source, tag))
         changes = [index for index, (span, new) in enumerate(edits) if source[slice(*span)] != new]
-        if not changes:
+        old, new = self.languages.directions
+        if not changes or old == new or tag.name == "bdo":
+            yield from edits
             return
-        direction = self.languages.direction
-        directions = dict(attributes_of(source, tag)).get("dir")
-        if directions is None and direction == "rtl":
-            (begin, end), new = edits[changes[0]]
+        directions = [span for name, span in attributes_of(source, tag) if name.lower() == "dir"]
+        if not directions and new == "rtl":
+            (begin, end), language = edits[changes[0]]
             quote = source[end] if source[end] in "\"'" else ""
-            edits[changes[0]] = (begin, end), f"{new}{quote} dir={quote}{direction}"
-        elif directions is not None and source[slice(*directions)].lower() in ("ltr", "rtl"):
-            edits.append((directions, direction))
+            edits[changes[0]] = (begin, end), f"{language}{quote} dir={quote}{new}"
+        for begin, end in directions:
+            if source[begin:end].lower() == old:
+                edits.append(((begin, end), new))
         yield from sorted(edits)
 
 

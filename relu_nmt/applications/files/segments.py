@@ -16,8 +16,6 @@ MOST_NESTED = 50
 Span = tuple[int, int]
 """Characters ``begin`` to ``end - 1`` of a text."""
 _SPACE = re.compile(r"[ \t\r\n\f]+")
-VOID_ELEMENTS = frozenset(("br", "embed", "hr", "img", "input", "link", "meta", "source", "wbr"))
-"""Elements of HTML without content, which have no closing tag."""
 KEPT_SPACE = re.compile(r"\r?\n[ \t\r\n]*|[ \t]{2,}|\t")
 """White space other than a single space, for formats that show it as it is."""
 _BEFORE_NOTE = re.compile(r"(?:[^\W\d_]{4}|[^\w\s])\Z")
@@ -353,9 +351,8 @@ def tagged_segment(
     """Return a text with tags as a segment, or None if the text has no letter.
 
     A match of ``tags`` with a group ``name`` is a tag of a pair, and a closing tag if it also has a
-    group ``slash``. A group ``letter`` is text. All other matches are empty tags, and so are those
-    with a group ``end`` and the elements of HTML without content. White space and ``<br>`` stand
-    for a space.
+    group ``slash``. With a group ``block`` it divides words. A group ``letter`` is text. All other
+    matches are empty tags. White space and ``<br>`` stand for a space.
     """
     builder = SegmentBuilder()
     position, end = span
@@ -365,14 +362,17 @@ def tagged_segment(
         groups = match.groupdict()
         name = groups.get("name") or ""
         is_space = match[0].isspace() or name.lower() == "br"
-        is_empty = name.lower() in VOID_ELEMENTS or groups.get("end") is not None
         if groups.get("letter"):
             builder.add_text(groups["letter"], match.span())
-        elif not name or is_empty or is_space:
+        elif not name or is_space or match[0].endswith("/>"):
             builder.add_empty([match.span()], is_space=is_space)
         elif match["slash"]:
             builder.close(name, [match.span()])
+            if groups.get("block"):
+                builder.add_text(" ", match.span())
         else:
+            if groups.get("block"):
+                builder.add_text(" ", match.span())
             builder.open(name, [match.span()])
     builder.add_text(source[position:end], (position, end))
     return builder.finish(note)

@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
@@ -112,8 +113,10 @@ class SegmentTranslator:
         results = []
         for segment, sentences in zip(segments, divided, strict=True):
             result = joined(sentences, list(islice(translations, len(sentences))), language)
-            for entry in segment.protected:
-                self.num_copied += segment.text[entry.begin : entry.end] not in result.text
+            texts = Counter(segment.text[entry.begin : entry.end] for entry in segment.protected)
+            for text, count in texts.items():
+                num_written = len(re.findall(literal_pattern(text), result.text))
+                self.num_copied += max(0, count - num_written)
             results.append(result)
         return results
 
@@ -126,14 +129,14 @@ class SegmentTranslator:
         return sentences
 
     def _glossary_terms(self, segment: Segment, begin: int, end: int) -> list[str]:
-        """Return the target terms of the words of a sentence, except for protected texts."""
+        """Return the target terms of a sentence, except for source terms in protected texts."""
         terms: list[str] = []
         if self._terms is None:
             return terms
         for match in self._terms.finditer(segment.text, begin, end):
             term = self.glossary[match[0]]
             is_protected = any(
-                match.start() < entry.end and entry.begin < match.end()
+                entry.begin <= match.start() and match.end() <= entry.end
                 for entry in segment.protected
             )
             if not is_protected and self._can_write(term):

@@ -17,7 +17,7 @@ from relu_nmt.applications.files.markup import (
     check_xml,
     names,
 )
-from relu_nmt.applications.files.segments import VOID_ELEMENTS, Segment, Span
+from relu_nmt.applications.files.segments import Segment, Span
 
 _OPENING = names("bpt bx sc sm")
 _CLOSING = names("ept ex ec em")
@@ -163,7 +163,7 @@ class _Reader(MarkupReader):
 
     def _add_html_tag(self, match: re.Match[str], spans: Sequence[Span]) -> None:
         name = match["name"].lower()
-        if name in HTML.empty | VOID_ELEMENTS or match["end"]:
+        if name in HTML.empty or match["end"]:
             self.builder.add_empty(spans, is_space=name in HTML.spaces, is_first=len(spans) > 1)
         elif match["slash"]:
             self.builder.close(f"html {name}", spans, may_overlap=True)

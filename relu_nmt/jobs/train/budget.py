@@ -20,15 +20,15 @@ from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.translation.task import TranslationTask
 
 LEAST_WARMUP = 400
-"""Least updates of warm-up of a translation model, whose post-norm layers need them."""
+"""Least updates of warm-up of a translation model."""
 SMALLEST_BATCH = {"cpu": 768, "cuda": 4096}  # in tokens, by device
 LARGEST_BATCH = 4096
 ENOUGH_UPDATES = 12_000
 """Below this number more updates are worth more than larger batches."""
 RATE_OF_WIDTH = 0.256
-"""The peak rate times the width of a post-norm model."""
+"""The peak rate times the width of the model, whose layers are post-norm."""
 RATE_OF_PRE_NORM = 1.5
-"""Factor of the rate for a pre-norm model."""
+"""Factor of the rate for a new model with pre-norm layers."""
 SHARE_OF_TRAINED = 0.2
 """Factor of the rate for a model that starts from trained weights."""
 DROPOUTS = ((2, 0.0), (12, 0.1), (25, 0.2), (float("inf"), 0.3))
@@ -203,7 +203,7 @@ class Chooser:
         )
 
     def _choose_rates(self) -> None:
-        """Choose the peak rate by the width, and the dropout by the number of epochs."""
+        """Choose the peak rate by width and norm, and the dropout by the number of epochs."""
         model = self._filled().model
         is_trained = self._training.checkpoint is not None
         rate = peak_rate(model.encoder_embed_dim, model.encoder_normalize_before, is_trained)
@@ -240,10 +240,10 @@ def batch_factor(tokens: int, updates: int) -> int:
 def peak_rate(width: int, is_pre_norm: bool, is_trained: bool) -> float:
     """Return the highest learning rate of a model."""
     rate = RATE_OF_WIDTH / width
-    if is_pre_norm:
-        rate *= RATE_OF_PRE_NORM
     if is_trained:
         rate *= SHARE_OF_TRAINED
+    elif is_pre_norm:
+        rate *= RATE_OF_PRE_NORM
     return float(f"{rate:.2g}")
 
 

@@ -263,6 +263,25 @@ def test_tags_in_a_cell_are_tags():
     assert translate(table, "table", backward, column="2") == expected
 
 
+def test_block_elements_in_a_cell_divide_words():
+    source = "<ul><li>Apfel</li><li>Birne</li></ul>"
+    expected = "<ul><li>APFEL</li> <li>BIRNE</li></ul>"
+    assert translate(f'"{source}",b\n', "table") == f'"{expected}",b\n'
+    assert f'msgstr "{expected}"' in translate(f'msgid "{source}"\nmsgstr ""\n', "po")
+
+
+def test_a_pair_of_a_name_without_content_stays_a_pair():
+    text = "Siehe <link href='x'>Hilfe zu Writer</link> im Text"
+    expected = "TEXT IM <link href='x'>WRITER ZU HILFE</link> SIEHE"
+    assert f'msgstr "{expected}"' in translate(f'msgid "{text}"\nmsgstr ""\n', "po", backward)
+    assert escape(expected) in translate(TWO.format(escape(text)), "xliff", backward)
+
+
+def test_empty_values_in_a_cell_belong_to_their_tag():
+    cell = '"eins <img alt="""" src=""x.png""> zwei"\n'
+    assert translate(cell, "table") == cell.replace("eins", "EINS").replace("zwei", "ZWEI")
+
+
 def test_spaces_and_prefixes_of_xliff_2():
     source = TWO.replace(' xml:space="default"', "").format(" a  b ")
     assert "<target> A  B </target>" in translate(source, "xliff")

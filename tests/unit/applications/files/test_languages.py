@@ -63,24 +63,33 @@ def test_elements_of_a_page_name_the_language_of_their_translation():
 
 
 @pytest.mark.parametrize(
-    ("before", "target", "after"),
+    ("before", "languages", "after"),
     [
-        ('lang="de"', "ar", 'lang="ar" dir="rtl"'),
-        ("lang=de id=x", "he_IL", "lang=he-IL dir=rtl id=x"),
-        ("xml:lang='de' lang='de'", "uz-Arab", "xml:lang='uz-Arab' dir='rtl' lang='uz-Arab'"),
-        ('lang="de"', "en-SD", 'lang="en-SD"'),
-        ('lang="de"', "ar-Latn", 'lang="ar-Latn"'),
-        ('dir="ltr" lang="de"', "fa", 'dir="rtl" lang="fa"'),
-        ('lang="de" dir="RTL"', "en", 'lang="en" dir="ltr"'),
-        ('lang="de" dir="auto"', "ar", 'lang="ar" dir="auto"'),
-        ('lang="fr" dir="ltr"', "ar", 'lang="fr" dir="ltr"'),
-        ('dir="ltr"', "ar", 'dir="ltr"'),
+        ('lang="de"', ("de", "ar"), 'lang="ar" dir="rtl"'),
+        ("lang=de", ("de", "he_IL"), "lang=he-IL dir=rtl"),
+        (
+            "xml:lang='de' lang='de'",
+            ("de", "uz-Arab"),
+            "xml:lang='uz-Arab' dir='rtl' lang='uz-Arab'",
+        ),
+        ('lang="de"', ("de", "en-SD"), 'lang="en-SD"'),
+        ('lang="de"', ("de", "ar-EG-Latn"), 'lang="ar-EG-Latn"'),
+        ('DIR="LTR" LANG="de"', ("de", "fa"), 'DIR="rtl" LANG="fa"'),
+        ('lang="ar" dir="rtl"', ("ar", "en"), 'lang="en" dir="ltr"'),
+        ('lang="ar" dir="rtl"', ("ar", "fa"), 'lang="fa" dir="rtl"'),
+        ('lang="de" dir="rtl"', ("de", "en"), 'lang="en" dir="rtl"'),
+        ('lang="de" dir="auto"', ("de", "ar"), 'lang="ar" dir="auto"'),
+        ('lang="fr" dir="ltr"', ("de", "ar"), 'lang="fr" dir="ltr"'),
+        ('dir="ltr"', ("de", "ar"), 'dir="ltr"'),
     ],
 )
-def test_an_element_with_a_new_language_has_the_direction_of_its_script(before, target, after):
+def test_an_element_with_a_new_language_has_the_direction_of_its_script(before, languages, after):
     page = "<html {}><p>Eins</p></html>"
     expected = page.format(after)
-    assert renamed(page.format(before), "html", Languages("de", target)) == expected
+    assert renamed(page.format(before), "html", Languages(*languages)) == expected
+    if "'" in before:
+        chapter = {**BOOK, "OPS/eins.xhtml": page.format(before)}
+        assert parts_after(chapter, "epub", Languages(*languages))["OPS/eins.xhtml"] == expected
 
 
 def test_a_file_without_text_stays():

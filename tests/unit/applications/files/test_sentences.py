@@ -4,6 +4,7 @@ import os
 import pytest
 
 from relu_nmt.applications.files import FileOptions, check_options, translate_file
+from relu_nmt.applications.files.aligned_words import AlignedText
 from relu_nmt.applications.files.segments import Protected, Segment
 from relu_nmt.applications.files.sentences import SegmentTranslator, read_glossary, sentence_spans
 from relu_nmt.errors import ConfigError, DataError
@@ -38,18 +39,34 @@ def test_a_model_tells_xliff_its_language(tmp_path):
 
 
 @pytest.mark.parametrize("separated", [True, False])
-def test_terms_of_a_glossary_are_forced_outside_protected_texts(separated):
+def test_terms_of_a_glossary_are_forced(separated):
     translator = make_translator(separated)
     config = GenerationConfig(beam=3)
     translate = SegmentTranslator(translator, config, glossary={"Haus": "big house"})
-    text = "das Haus ist klein ."
-    segments = [Segment(text, (0, 20)), Segment(text, (0, 20), protected=[Protected(4, 8)])]
-    first, second = translate(segments)
-    assert "big house" in first.text
-    assert "big house" not in second.text
-    assert first.links
-    for begin, end in itertools.chain(*first.links):
+    [translation] = translate([Segment("das Haus ist klein .", (0, 20))])
+    assert "big house" in translation.text
+    assert translation.links
+    for begin, end in itertools.chain(*translation.links):
         assert begin < end
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "terms"),
+    [(4, 8, []), (0, 20, []), (4, 6, ["big house"]), (0, 0, ["big house"])],
+)
+def test_protected_texts_are_not_forced_nor_are_terms_in_them(monkeypatch, begin, end, terms):
+    translate = SegmentTranslator(make_translator(), glossary={"Haus": "big house"})
+    requests = []
+    encode = translate.translator.sources.encode
+    monkeypatch.setattr(
+        translate.translator.sources,
+        "encode",
+        lambda request: requests.append(request) or encode(request),
+    )
+    protected = [Protected(begin, end)] if end else []
+    translate([Segment("das Haus ist klein .", (0, 20), protected=protected)])
+    [request] = requests
+    assert list(request.forced) == [terms]
 
 
 def test_texts_that_the_model_cannot_write_are_counted():
@@ -57,6 +74,17 @@ def test_texts_that_the_model_cannot_write_are_counted():
     segment = Segment("ein {x} Haus", (0, 12), protected=[Protected(4, 7)])
     translate([segment, segment])
     assert "2 protected texts copied" in translate.notes[1]
+
+
+def test_each_copy_of_a_protected_text_is_counted(monkeypatch):
+    translate = SegmentTranslator(make_translator(), GenerationConfig(beam=2))
+    monkeypatch.setattr(
+        translate, "_translated", lambda sentences: [AlignedText("the dictionary {n}")]
+    )
+    text = "{n} dict {n}"
+    protected = [Protected(0, 3), Protected(4, 8), Protected(9, 12)]
+    translate([Segment(text, (0, 12), protected=protected)])
+    assert translate.num_copied == 2
 
 
 def test_links_of_a_second_sentence_belong_to_it():
