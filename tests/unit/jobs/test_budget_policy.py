@@ -1,20 +1,25 @@
 """The choices of --budget, as a table."""
 
 from operator import attrgetter
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from relu_nmt.config.budgets import Budget
+from relu_nmt.config.classes import merged
 from relu_nmt.jobs.budget import Pace, paced_settings, planned_updates, training_seconds
 from relu_nmt.jobs.train.budget import (
     LARGER,
     SMALL,
     SMALLEST_BATCH,
     TINY,
+    Chooser,
     batch_factor,
     dropout_settings,
     peak_rate,
 )
+from relu_nmt.jobs.train.settings import TranslationTrainingSettings
 
 
 @pytest.mark.parametrize(
@@ -103,3 +108,20 @@ def test_rates_batches_and_shapes():
     for name in ("width", "inner", "least_updates", "least_pairs"):
         values = list(map(attrgetter(name), shapes))
         assert values == sorted(values)
+
+
+@pytest.mark.parametrize(
+    ("num_updates", "width", "is_pre_norm", "rate"),
+    [(4_990, 128, True, 0.003), (5_010, 256, False, 0.001)],
+)
+def test_short_times_have_a_narrow_model(num_updates, width, is_pre_norm, rate):
+    values = {"data": "data-bin", "arch": "reluformer", "budget": "1000s"}
+    settings = merged(TranslationTrainingSettings, values)
+    process = SimpleNamespace(device=torch.device("cpu"))
+    training = SimpleNamespace(checkpoint=None, process=process, say=lambda text: None)
+    task = SimpleNamespace(joined_dictionary=True)
+    pace = Pace(seconds=980 / num_updates, updates_per_epoch=600)  # 20 seconds are kept back
+    chosen, _ = Chooser(settings, task, training, lambda settings: pace).choose()
+    assert chosen["encoder_embed_dim"] == width
+    assert chosen.get("decoder_normalize_before", False) == is_pre_norm
+    assert chosen["lr"] == (rate,)
