@@ -69,6 +69,9 @@ def run(
     Raises:
         FailedCommand: the command cannot start, or ended with an error.
     """
+    if interrupt_after is not None:
+        # Commands of a shell's background job would ignore the signal.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     done = Run()
     ended = threading.Event()
     with open(stdin or os.devnull, "rb") as source:
