@@ -35,11 +35,12 @@ HTML = Vocabulary(
     is_html=True,
 )
 _BLOCKS = names(
-    "html head body meta link script p div h1 h2 h3 h4 h5 h6 hr ul ol li dl dt dd table caption "
+    "p div h1 h2 h3 h4 h5 h6 hr ul ol li dl dt dd table caption "
     "colgroup col thead tbody tfoot tr td th pre blockquote section article aside header footer "
-    "main nav figure figcaption details summary fieldset legend form button center address"
+    "main nav figure figcaption details summary fieldset legend form center address"
 )
-"""Block elements, and elements of the head."""
+"""Elements that divide words."""
+_OTHERS = names("html head body meta link script button")
 _VALUES = (
     r'""(?:[^\s"<>][^"<>]*)?""',
     r'"[^"<>]*"',
@@ -107,7 +108,7 @@ def tag_pattern(opening: str, closing: str) -> str:
     ``List<String>`` is text. The groups are ``slash``, ``name``, ``block`` and ``end``.
     """
     blocks = "|".join(_BLOCKS)
-    inline = "|".join(HTML.inline | HTML.empty | HTML.protected)
+    inline = "|".join(HTML.inline | HTML.empty | HTML.protected | _OTHERS)
     element = rf"(?P<element>(?:(?P<block>(?i:{blocks}))|(?i:{inline}))(?![\w-]))"
     name = rf"(?P<name>{element}|[A-Za-z][\w-]*)"
     # An attribute has a value, or is a placeholder such as {x}. Names alone may follow it.

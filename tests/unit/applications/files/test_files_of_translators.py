@@ -271,6 +271,8 @@ def test_block_elements_in_a_cell_divide_words():
 
 
 def test_a_pair_of_a_name_without_content_stays_a_pair():
+    message = 'msgid "Siehe <link href=\'x\'>Hilfe</link>."\nmsgstr ""\n'
+    assert "HILFE</link>." in translate(message, "po")
     text = "Siehe <link href='x'>Hilfe zu Writer</link> im Text"
     expected = "TEXT IM <link href='x'>WRITER ZU HILFE</link> SIEHE"
     assert f'msgstr "{expected}"' in translate(f'msgid "{text}"\nmsgstr ""\n', "po", backward)
