@@ -85,9 +85,11 @@ class Languages:
         return self.target.replace("_", "-") if is_name else ""
 
     @property
-    def directions(self) -> tuple[str, str]:
-        """The directions of the source and the target script, each ``rtl`` or ``ltr``."""
-        return _direction(self.source), _direction(self.target)
+    def new_direction(self) -> str:
+        """The direction of the target script, ``rtl`` or ``ltr``, or "" if the direction stays."""
+        new = _direction(self.target)
+        is_new = self.source and self.tag and _direction(self.source) != new
+        return new if is_new else ""
 
     def after_translation(self, name: str) -> str:
         """Return the target language for a name of the source language, else the name.

@@ -10,6 +10,7 @@ from relu_nmt.applications.files.markup import (
     Piece,
     Vocabulary,
     attribute,
+    attribute_edit,
     attributes_of,
     names,
 )
@@ -129,22 +130,34 @@ class PageFormat(MarkupFormat):
     reader = HtmlReader
 
     def language_edits(self, source: str, tag: Piece) -> Iterator[tuple[Span, str]]:
-        """Yield the languages at a tag, and the direction of an element with a new language."""
+        """Yield the languages and the direction of an element.
+
+        An element with a new language has its direction. A block without a language changes the
+        direction of the source.
+        """
         edits = list(super().language_edits(source, tag))
-        changes = [index for index, (span, new) in enumerate(edits) if source[slice(*span)] != new]
-        old, new = self.languages.directions
-        if not changes or old == new or tag.name == "bdo":
-            yield from edits
-            return
-        directions = [span for name, span in attributes_of(source, tag) if name.lower() == "dir"]
-        if not directions and new == "rtl":
-            (begin, end), language = edits[changes[0]]
-            quote = source[end] if source[end] in "\"'" else ""
-            edits[changes[0]] = (begin, end), f"{language}{quote} dir={quote}{new}"
-        for begin, end in directions:
-            if source[begin:end].lower() == old:
-                edits.append(((begin, end), new))
+        is_renamed = any(source[slice(*span)] != language for span, language in edits)
+        is_inline = tag.name in self.vocabulary.inline or tag.name in self.vocabulary.empty
+        new = self.languages.new_direction
+        if new and tag.name != "bdo" and (is_renamed or not (edits or is_inline)):
+            names_in_tag = [name for name, _ in attributes_of(source, tag)]
+            name = next((name for name in names_in_tag if name.lower() == "dir"), "dir")
+            old = attribute(source, tag, name).lower()
+            if {old, new} == {"ltr", "rtl"} or (is_renamed and (old, new) == ("", "rtl")):
+                edits.append(attribute_edit(source, tag, name, new))
+        if tag.name == "meta":
+            edits += self._locale_edits(source, tag)
         yield from sorted(edits)
+
+    def _locale_edits(self, source: str, tag: Piece) -> Iterator[tuple[Span, str]]:
+        """Yield the language of the page in its head."""
+        is_locale = attribute(source, tag, "property") == "og:locale"
+        if is_locale or attribute(source, tag, "http-equiv").lower() == "content-language":
+            content = attribute(source, tag, "content")
+            language = self.languages.after_translation(content)
+            if language != content:
+                language = language.replace("-", "_") if is_locale else language
+                yield attribute_edit(source, tag, "content", language)
 
 
 @formats.register("html")

@@ -151,6 +151,15 @@ def attribute(source: str, piece: Piece, name: str) -> str:
     return ""
 
 
+def attribute_edit(source: str, piece: Piece, name: str, value: str) -> tuple[Span, str]:
+    """Return the place and the text that give an attribute of a tag a value."""
+    for attribute_name, span in attributes_of(source, piece):
+        if attribute_name == name:
+            return span, value
+    begin, _ = piece.attributes
+    return (begin, begin), f' {name}="{value}"'
+
+
 def partners(tags: Sequence[Piece]) -> dict[int, int]:
     """Return the number of the closing tag of each opening tag that has one.
 

@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from relu_nmt.applications.files import FileOptions, Languages, translated
@@ -65,12 +67,14 @@ def test_elements_of_a_page_name_the_language_of_their_translation():
 @pytest.mark.parametrize(
     ("before", "languages", "after"),
     [
-        ('lang="de"', ("de", "ar"), 'lang="ar" dir="rtl"'),
-        ("lang=de", ("de", "he_IL"), "lang=he-IL dir=rtl"),
+        ('lang="de"', ("de", "ar"), 'dir="rtl" lang="ar"'),
+        ("lang=de", ("de", "he_IL"), 'dir="rtl" lang=he-IL'),
+        ('lang="de" dir=""', ("de", "fa"), 'lang="fa" dir="rtl"'),
+        ("lang=de dir=ltr", ("de", "he_IL"), "lang=he-IL dir=rtl"),
         (
             "xml:lang='de' lang='de'",
             ("de", "uz-Arab"),
-            "xml:lang='uz-Arab' dir='rtl' lang='uz-Arab'",
+            """dir="rtl" xml:lang='uz-Arab' lang='uz-Arab'""",
         ),
         ('lang="de"', ("de", "en-SD"), 'lang="en-SD"'),
         ('lang="de"', ("de", "ar-EG-Latn"), 'lang="ar-EG-Latn"'),
@@ -80,16 +84,46 @@ def test_elements_of_a_page_name_the_language_of_their_translation():
         ('lang="de" dir="rtl"', ("de", "en"), 'lang="en" dir="rtl"'),
         ('lang="de" dir="auto"', ("de", "ar"), 'lang="ar" dir="auto"'),
         ('lang="fr" dir="ltr"', ("de", "ar"), 'lang="fr" dir="ltr"'),
-        ('dir="ltr"', ("de", "ar"), 'dir="ltr"'),
+        ('dir="ltr"', ("de", "ar"), 'dir="rtl"'),
+        ('dir="rtl"', ("de", "ar"), 'dir="rtl"'),
+        ('dir="rtl"', ("ar", "en"), 'dir="ltr"'),
+        ('dir="ltr"', ("", "ar"), 'dir="ltr"'),
     ],
 )
 def test_an_element_with_a_new_language_has_the_direction_of_its_script(before, languages, after):
     page = "<html {}><p>Eins</p></html>"
     expected = page.format(after)
     assert renamed(page.format(before), "html", Languages(*languages)) == expected
-    if "'" in before:
+    if before.startswith("xml:"):
         chapter = {**BOOK, "OPS/eins.xhtml": page.format(before)}
         assert parts_after(chapter, "epub", Languages(*languages))["OPS/eins.xhtml"] == expected
+
+
+def test_blocks_have_the_direction_of_the_page_and_other_elements_keep_theirs():
+    body = '<{} dir="ltr"><p>Eins <bdo dir="ltr" lang="{}">x</bdo> <b dir="ltr">zwei</b></p></{}>'
+    page = f'<html lang="{{}}" dir="{{}}">{body}<p lang="fr" dir="ltr">oui</p></html>'
+    after = page.replace('<{} dir="ltr">', '<{} dir="rtl">')
+    for name in ("body", "div"):
+        source = page.format("de", "ltr", name, "de", name)
+        expected = after.format("ar", "rtl", name, "ar", name)
+        assert renamed(source, "html", Languages("de", "ar")) == expected
+
+
+@pytest.mark.parametrize(
+    ("before", "languages", "after"),
+    [
+        ('http-equiv="Content-Language" content="de-DE"', ("de", "en_GB"), "en-GB"),
+        ("http-equiv='content-language' content='de'", ("de", "ar"), "ar"),
+        ('property="og:locale" content="de_DE"', ("de", "en-GB"), "en_GB"),
+        ('property="og:locale" content="fr_FR"', ("de", "en"), "fr_FR"),
+        ('property="og:site_name" content="de"', ("de", "en"), "de"),
+        ('http-equiv="content-language"', ("de", "en"), "x"),
+    ],
+)
+def test_the_head_of_a_page_names_the_language_of_the_translation(before, languages, after):
+    page = "<html><head><meta {}></head><p>Eins</p></html>"
+    expected = re.sub(r"""(content=["'])[\w-]*""", rf"\g<1>{after}", before)
+    assert renamed(page.format(before), "html", Languages(*languages)) == page.format(expected)
 
 
 def test_a_file_without_text_stays():
