@@ -18,11 +18,13 @@ from relu_nmt.applications.files.segments import Span
 
 REPEATING = names("b bdi bdo big cite del dfn em font i ins mark q s small span strike strong sub")
 REPEATING |= names("sup u")
+_VISIBLE = names("img picture input svg math audio video object iframe canvas")
 HTML = Vocabulary(
     inline=REPEATING | names("a abbr acronym data label rb rp rt ruby time"),
     repeating=REPEATING,
-    empty=names("br img picture input wbr svg math audio video object iframe canvas"),
+    empty=_VISIBLE | names("br wbr"),
     spaces=names("br"),
+    dividing=_VISIBLE | names("label"),
     protected=names("code kbd samp tt var"),
     skipped=names("script style textarea template math"),
     attributes={

@@ -67,6 +67,7 @@ class Vocabulary:
         repeating: inline elements that may become several, as ``<b>`` may.
         empty: elements within a text that have no words of it. A text in them is its own segment.
         spaces: empty elements that stand for a space.
+        dividing: elements within a text that divide words.
         protected: elements within a text whose words are not translated.
         skipped: elements without text to translate.
         attributes: attributes that are text, by element. ``*`` stands for all elements.
@@ -82,6 +83,7 @@ class Vocabulary:
     repeating: frozenset[str] = frozenset()
     empty: frozenset[str] = frozenset()
     spaces: frozenset[str] = frozenset()
+    dividing: frozenset[str] = frozenset()
     protected: frozenset[str] = frozenset()
     skipped: frozenset[str] = frozenset()
     attributes: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -259,6 +261,8 @@ class MarkupReader:
                 number = self.add_inline(number, end)
             elif is_text:
                 self.add_part(piece)
+            if piece.name in self.vocabulary.dividing:
+                self.builder.divide()
             number += 1
         self.end_segment()
 

@@ -164,18 +164,10 @@ def is_attached(tag: Tag, text: str) -> bool:
     """Return True for an empty tag that touches only the word before it, as a reference does."""
     before = text[: tag.begin][-1:]
     behind = text[tag.begin :][:1]
-    return before.strip() != "" and not behind.isalnum()
+    return before.strip() != "" and not behind.isalnum() and not tag.is_spaced
 
 
 # ------------------------------------------------------------------------- the marked text
-
-
-def _begins_with_space(placed: Placed) -> bool:
-    """Return True for a pair that begins with a tag that stands for a space."""
-    for child in placed.children:
-        if child.begin == placed.begin and (child.tag.is_space or _begins_with_space(child)):
-            return True
-    return False
 
 
 @dataclass
@@ -220,7 +212,7 @@ class _Page:
                 empties[tag.begin].append(tag)
         number = run.start
         while number < run.stop:
-            is_spaced = number in pairs and _begins_with_space(pairs[number])
+            is_spaced = number in pairs and self._begins_with_space(pairs[number])
             self._write_gap(empties[number], number, run, style, is_spaced)
             if number in pairs:
                 self._write_tag(pairs[number], style)
@@ -242,6 +234,19 @@ class _Page:
         for part in self._parts:
             parts += part.opening if isinstance(part, Tag) else [part]
         return parts
+
+    def _begins_with_space(self, placed: Placed) -> bool:
+        """Return True for a pair that begins with a tag that stands for a space."""
+        for child in placed.children:
+            is_space = self._stands_for_space(child) or self._begins_with_space(child)
+            if child.begin == placed.begin and is_space:
+                return True
+        return False
+
+    def _stands_for_space(self, placed: Placed) -> bool:
+        """Return True for a tag instead of a space. Words are divided only behind other markup."""
+        is_behind_text = bool(self._parts) and isinstance(self._parts[-1], PlainText)
+        return placed.tag.is_space and (bool(placed.tag.opening) or not is_behind_text)
 
     def _write_gap(
         self,
@@ -267,7 +272,7 @@ class _Page:
                 behind.append(placed)
             else:
                 self._write_tag(placed, style)
-        if any(placed.tag.is_space for placed in behind):
+        if any(map(self._stands_for_space, behind)):
             space = ""
         if number > run.start and any(placed.tag.is_spaced for placed in behind):
             space = space or " "

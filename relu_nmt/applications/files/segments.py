@@ -20,6 +20,8 @@ KEPT_SPACE = re.compile(r"\r?\n[ \t\r\n]*|[ \t]{2,}|\t")
 """White space other than a single space, for formats that show it as it is."""
 _BEFORE_NOTE = re.compile(r"(?:[^\W\d_]{4}|[^\w\s])\Z")
 """Text before a note's number. A word of up to three letters is a unit, as in m<sup>2</sup>."""
+_LINKS = ("a", "html a", "[")
+"""Names of pairs that divide words where they touch, as the links of a menu do."""
 _PROTECTED = re.compile(
     r"""
     (?:https?|ftp)://[^\s<>"']*[^\s<>"'.,;:!?)\]]      # addresses of pages
@@ -43,7 +45,8 @@ class Tag:
         opening: spans of the source that are the opening tag, or the whole empty tag.
         closing: spans of the source that are the closing tag.
         repeats: a pair may become several, as ``<b>`` may.
-        is_space: an empty tag stands for a space, as a line break does.
+        is_space: an empty tag stands for a space, as a line break does. Without a source it divides
+            words that touch in the source, and a translation has no space there.
         is_spaced: a tag without words has a space on both sides.
         style: what a format keeps of the tag for the text within.
         start: for an empty tag that ends a span, the empty tag that begins the span.
@@ -108,6 +111,8 @@ class SegmentBuilder:
         self._num_tags = 0
         self._last_empty: Tag | None = None
         self._last_opened: Tag | None = None
+        self._is_behind_link = False
+        self._divides = False
 
     def add_text(self, text: str, span: Span, is_whole: bool = False) -> None:
         """Add text of the source. White space becomes one space.
@@ -122,6 +127,7 @@ class SegmentBuilder:
                 last_tag.is_spaced = True
             plain = plain.lstrip()
         if plain:
+            self._divide_before(plain)
             self._last_empty = None
             self._last_opened = None
         if plain.strip():
@@ -143,6 +149,7 @@ class SegmentBuilder:
             self.add_empty([span])
             return
         self._count()
+        self._divide_before(plain)
         begin = len(self._text)
         self._text += plain
         self._protected.append(Protected(begin, len(self._text), span))
@@ -172,11 +179,17 @@ class SegmentBuilder:
         self._last_empty = None if is_space else tag
         self._begin_at(source)
 
+    def divide(self) -> None:
+        """Divide the word before this place from a word that touches it."""
+        self._divides = True
+
     def open(
         self, name: str, source: Sequence[Span], repeats: bool = False, style: str = ""
     ) -> None:
         """Begin a pair of tags."""
         self._count()
+        if self._is_behind_link and name in _LINKS:
+            self.divide()
         begin = len(self._text)
         tag = Tag(begin, begin, source, repeats=repeats, style=style)
         self._open.append((name, tag))
@@ -205,12 +218,15 @@ class SegmentBuilder:
                 self._make_empty(numbers[-1])
             self.add_empty(source, start=self._starts.pop(name, None))
             return
+        if self._last_empty is not None and self._text.endswith(" "):
+            self._last_empty.is_spaced = True
         while not self.is_innermost(name):
             self._make_empty(len(self._open) - 1)
         _, tag = self._open.pop()
         tag.end = len(self._text)
         tag.closing = source
         tag.is_spaced = tag.is_spaced and tag.begin == tag.end
+        self._is_behind_link = self._is_behind_link or name in _LINKS
         if name == "sup" and self._is_note(tag):
             self._take_out(tag)
         self._siblings.append(tag)
@@ -259,6 +275,15 @@ class SegmentBuilder:
     def _add_text_span(self, span: Span) -> None:
         self._begin_at([span])
         self._text_spans.append(span)
+
+    def _divide_before(self, text: str) -> None:
+        """Add a space without a source if a divided word continues with this text."""
+        if self._divides and self._text[-1:].strip() and text[0].isalnum():
+            self._text += " "
+            position = len(self._text)
+            self._siblings.append(Tag(position, position, is_space=True))
+        self._divides = False
+        self._is_behind_link = False
 
     def _count(self) -> None:
         """Refuse a segment with more tags and protected texts than any paragraph has."""

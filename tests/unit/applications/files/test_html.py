@@ -223,3 +223,71 @@ def test_a_page_of_too_many_tags_is_refused(monkeypatch):
     assert translate("<p>a" * 5, "html") == "<p>A" * 5
     with pytest.raises(DataError, match="more than 10 tags and texts"):
         translate("<p>a" * 6, "html")
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        (
+            "<a href=1>Start</a><a href=2>Über uns</a><a href=3>Kontakt</a>",
+            "Start Über uns Kontakt",
+        ),
+        ("<span><a>Start</a></span><span><a><b>Über</b></a></span> ja", "Start Über ja"),
+        ("<a>Start</a><a><img></a><a><code>x1</code></a> ja", "Start x1 ja"),
+        ("<label>Name</label><input><label>Ort</label>", "Name Ort"),
+        ("ein<img>zwei <svg></svg>drei", "ein zwei drei"),
+        ("ein<img> zwei<a> drei</a><a> vier</a>", "ein zwei drei vier"),
+        ("<a>हिन्दी</a><a>मराठी</a><a>Eins »</a><a>Zwei</a>", "हिन्दी मराठी Eins » Zwei"),
+        # Other tags and comments stand within words, too, and a mark touches its word.
+        ("<span>W</span><span>ort</span>, <b>W</b>ort, Tür<wbr>schloss", "Wort, Wort, Türschloss"),
+        ("Ha<!-- c -->us<img>! Ja<a>[1]</a><a>[2]</a>", "Haus! Ja[1][2]"),
+    ],
+)
+def test_links_labels_and_pictures_divide_words_that_touch(source, text):
+    texts = []
+
+    def noted(segments):
+        texts.extend(segment.text for segment in segments)
+        return identity(segments)
+
+    assert translate(f"<p>{source}</p>", "html", noted) == f"<p>{source}</p>"
+    assert texts == [text]
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("html", "<a href=1>Start</a><a href=2>Über uns</a><a href=3>Kontakt</a>"),
+        ("html", "<b><a>Eins</a></b><b><a><i>zwei</i></a></b> und"),
+        ("html", "<label>Name</label><input><label>Ort</label>"),
+        ("html", "ein<img>zwei"),
+        ("markdown", "[Start](a)[Über *uns*](b) und"),
+        ("po", 'msgid "<a>Eins</a><a>Zwei</a>"\nmsgstr ""\n'),
+    ],
+)
+def test_divided_words_get_no_space_in_the_same_place(name, source):
+    written = translate(source, name)
+    if name == "po":
+        assert 'msgstr "<a>EINS</a><a>ZWEI</a>"' in written
+    else:
+        assert written.lower() == source.lower()
+
+
+def test_divided_words_that_leave_their_place_keep_their_spaces():
+    page = "<nav><a href=1>Start</a><a href=2>Über uns</a> und</nav>"
+    expected = "<nav>UND <a href=2>UNS ÜBER</a> <a href=1>START</a></nav>"
+    assert translate(page, "html", backward) == expected
+    assert translate("<p>ein<img>zwei</p>", "html", backward) == "<p>ZWEI EIN<img></p>"
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "<p>Das <a href=x>Haus <img src=y></a> ist",
+        "<label>Name <input></label>",
+        "<b>Haus <!--c--></b> und",
+        "<a>Haus <i class=x></i></a>",
+    ],
+)
+def test_a_tag_at_the_end_of_a_pair_keeps_the_space_before_it(page):
+    assert translate(page, "html").lower() == page.lower()
