@@ -170,12 +170,12 @@ def test_gradcheck(name, recorded, keys):
 
 @pytest.mark.parametrize("recorded", [False, True])
 def test_second_derivatives(name, recorded):
-    attend = make_attention(name)
+    attend = make_attention(name, heads=1)
     if not attend.capabilities.double_backward:
         pytest.skip("has no second derivatives")
     attend.backend = "reference"  # the code that is written to be differentiated
     queries = num_queries(name, 2, 3)
-    inputs = leaves(1, queries, 3, seed=3)
+    inputs = leaves(1, queries, 3, heads=1, seed=3)
     visibility = Visibility(queries, 3, causal=can(name, "causal"))
     need = needed_results(name, recorded)
 

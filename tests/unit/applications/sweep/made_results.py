@@ -1,6 +1,7 @@
 """Make the folder of a sweep with invented results, without a training."""
 
 import dataclasses
+import functools
 import itertools
 import json
 import random
@@ -39,7 +40,6 @@ def make_sweep(folder, *, lengths=(128, 256, 512), seeds=(1, 2, 3), mixture=(), 
 
     With trouble, sparsemax has diverged from length 256 on, and a softmax has crashed.
     """
-    counts, lines = make_references()
     settings = SweepSettings.of(
         data=str(folder / "data"),
         lengths=lengths,
@@ -69,7 +69,7 @@ def make_sweep(folder, *, lengths=(128, 256, 512), seeds=(1, 2, 3), mixture=(), 
             continue
         for step in evaluations:
             dataclasses.replace(step, status=DONE, **begun).write()
-            _write_evaluation(step, counts, lines)
+            _write_evaluation(step)
     return write_description(folder, description)
 
 
@@ -119,21 +119,29 @@ def _write_lengths(step, model):
     (step.checkpoints / "document_lengths.json").write_text(json.dumps(content))
 
 
-def _write_evaluation(step, counts, lines):
-    model = step.model
-    length = step.length
-    rng = random.Random(f"{model.attention} {model.seed} {length}")
-    skill = SKILL[model.attention] + rng.uniform(-0.01, 0.01)
-    skill += 0.02 * (length > 128) * (model.attention == "reluformer")
+@functools.cache
+def _evaluation(attention, seed, length):
+    """Return invented translations of the references, and their scores as JSON."""
+    counts, lines = make_references()
+    rng = random.Random(f"{attention} {seed} {length}")
+    skill = SKILL[attention] + rng.uniform(-0.01, 0.01)
+    skill += 0.02 * (length > 128) * (attention == "reluformer")
     unread = iter(lines)
     documents = []
     for count in counts:
         words = "\n".join(next(unread) for _ in range(count))
         wrong = re.sub(r"\S+", lambda word: word[0] if rng.random() < skill else "wrong", words)
         documents.append(f"<d>\n{wrong}\n")
-    step.path(".txt").write_text("".join(documents))
-    results = make_scores(step.path(".txt"), counts, lines, length)
-    step.path(".results.json").write_text(json.dumps(results))
+    text = "".join(documents)
+    return text, json.dumps(make_scores(text, counts, lines, length))
+
+
+def _write_evaluation(step):
+    model = step.model
+    length = step.length
+    text, scores = _evaluation(model.attention, model.seed, length)
+    step.path(".txt").write_text(text)
+    step.path(".results.json").write_text(scores)
     slots = {}
     for number, slot in enumerate(SLOTS):
         slots[slot] = {
@@ -148,13 +156,13 @@ def _write_evaluation(step, counts, lines):
     step.path(".attention.json").write_text(json.dumps(report))
 
 
-def make_scores(path, counts, lines, length):
+def make_scores(text, counts, lines, length):
     from relu_nmt.evaluation import document_scores as docs
     from relu_nmt.evaluation.metrics import MetricConfig
     from relu_nmt.evaluation.significance import SegmentStatistics
 
     references = docs.cut_by_counts(lines, counts, "lines")
-    hypotheses = docs.split_at_separators(path.read_text().split("\n")[:-1], "tag")
+    hypotheses = docs.split_at_separators(text.split("\n")[:-1], "tag")
     aligned = docs.AlignedDocuments(hypotheses, [references])
     score = aligned.document_score(MetricConfig())
     of_sentences = aligned.sentence_score(MetricConfig())
