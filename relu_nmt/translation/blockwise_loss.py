@@ -21,7 +21,9 @@ def projected_cross_entropy(
     features: Tensor, weight: Tensor, targets: Tensor, smoothing: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return ``loss.smoothed_loss`` of the logits features @ weight.T, [N, D] times [D, V]."""
-    return _ProjectedCrossEntropy.apply(features, weight, targets, smoothing)
+    # Within the function, autograd looks switched on even where it is off, as in a validation.
+    has_gradients = torch.is_grad_enabled() and (features.requires_grad or weight.requires_grad)
+    return _ProjectedCrossEntropy.apply(features, weight, targets, smoothing, has_gradients)
 
 
 def block_rows(features: Tensor) -> int:
@@ -34,7 +36,12 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, features: Tensor, weight: Tensor, targets: Tensor, smoothing: float
+        ctx: Any,
+        features: Tensor,
+        weight: Tensor,
+        targets: Tensor,
+        smoothing: float,
+        has_gradients: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
         # The gradient of the logits is the softmax minus the smoothed target. It is computed while
         # a block's logits are in the cache, and turned at once into the gradients of features and
@@ -47,7 +54,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             h = features.to(dtype or features.dtype)
             w = weight.to(dtype or weight.dtype)
             loss, nll, correct, *gradients = _blockwise_loss(
-                h, w, targets, smoothing, with_gradients=any(ctx.needs_input_grad)
+                h, w, targets, smoothing, has_gradients
             )
         # Keep the finished gradients, since backward only scales them.
         ctx.save_for_backward(*gradients)
@@ -56,14 +63,18 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         return loss, nll, correct
 
     @staticmethod
-    def backward(ctx: Any, grad_loss: Tensor, *_: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    def backward(
+        ctx: Any, grad_loss: Tensor, *_: Tensor
+    ) -> tuple[Tensor, Tensor, None, None, None]:
         (grad_h, grad_w) = ctx.saved_tensors
         (h_dtype, w_dtype) = ctx.dtypes
-        return (grad_h * grad_loss).to(h_dtype), (grad_w * grad_loss).to(w_dtype), None, None
+        grad_features = (grad_h * grad_loss).to(h_dtype)
+        grad_weight = (grad_w * grad_loss).to(w_dtype)
+        return grad_features, grad_weight, None, None, None
 
 
 def _blockwise_loss(
-    h: Tensor, w: Tensor, targets: Tensor, smoothing: float, with_gradients: bool
+    h: Tensor, w: Tensor, targets: Tensor, smoothing: float, has_gradients: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
     """Return loss, negative log-likelihood, right tokens, gradients of h [N, D] and w [V, D]."""
     num_tokens = h.size(0)
@@ -79,8 +90,8 @@ def _blockwise_loss(
     size = min(block_rows(h), num_tokens)
     logits_buffer = h.new_empty(size, num_symbols)
     exponentials_buffer = logits_buffer.to(exact)  # the same buffer if h has this dtype
-    grad_h = torch.empty_like(h, dtype=exact) if with_gradients else None
-    grad_w = torch.zeros_like(w, dtype=exact) if with_gradients else None
+    grad_h = torch.empty_like(h, dtype=exact) if has_gradients else None
+    grad_w = torch.zeros_like(w, dtype=exact) if has_gradients else None
     loss = torch.zeros((), dtype=exact, device=h.device)
     nll = torch.zeros_like(loss)
     correct = torch.zeros_like(loss, dtype=torch.int64)

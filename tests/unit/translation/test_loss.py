@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.records import record_attention
@@ -244,6 +245,19 @@ def test_cross_entropy_equals_the_textbook_loss_and_gradient(smoothing, tokens):
     torch.testing.assert_close(gradients, torch.autograd.grad(3 * expected, (h, w)))
     result = smoothed_loss((h @ w.T).log_softmax(-1), target, smoothing)
     torch.testing.assert_close(result, (expected, nll, correct))
+
+
+def test_cross_entropy_without_autograd_computes_no_gradients():
+    tokens, width, vocab = 7, 4, 11
+    h = torch.randn(tokens, width, requires_grad=True)
+    w = torch.randn(vocab, width, requires_grad=True)
+    targets = torch.zeros(tokens, dtype=torch.int64)
+    flops = []
+    for has_gradients in (False, True):
+        with torch.set_grad_enabled(has_gradients), FlopCounterMode(display=False) as counter:
+            projected_cross_entropy(h, w, targets, smoothing=0.0)
+        flops.append(counter.get_total_flops())
+    assert flops[0] == 2 * tokens * width * vocab < flops[1]
 
 
 def test_cross_entropy_of_large_logits_in_half_precision_is_finite():
