@@ -32,7 +32,7 @@ RESERVED = 0.02
 """Share of a budget of time that is kept for the last checkpoint."""
 VALIDATION_COST = 0.4
 """Updates that take as long as a batch of validation."""
-MOST_VALIDATING = 0.1
+MOST_VALIDATING = 0.05
 """Largest share of the time for validations."""
 WARMUP = 0.1
 """Share of the updates for the warm-up of the rate."""

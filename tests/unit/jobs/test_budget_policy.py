@@ -39,15 +39,15 @@ def test_the_number_of_updates_in_a_budget(budget, spent, updates):
     assert planned_updates(Budget.parse(budget), pace, spent) == updates
 
 
-def test_validations_take_at_most_a_tenth_of_the_time():
+def test_validations_take_at_most_a_twentieth_of_the_time():
     budget = Budget.parse("1000s")
     slow = Pace(1.0, 100, validation_batches=100)  # a validation takes 40 updates
     assert training_seconds(budget, slow, spent=0) == 940
-    assert planned_updates(budget, slow) == 846
-    paced = paced_settings(slow, 846, 940.0)
-    assert paced["validate_interval_updates"] == 400
+    assert planned_updates(budget, slow) == 893
+    paced = paced_settings(slow, 893, 940.0)
+    assert paced["validate_interval_updates"] == 800
     quick = Pace(1.0, 100, validation_batches=5)
-    assert paced_settings(quick, 846, None)["validate_interval_updates"] == 85
+    assert paced_settings(quick, 893, None)["validate_interval_updates"] == 89
 
 
 @pytest.mark.parametrize(
