@@ -8,7 +8,7 @@ the alignment of the words places the tags (:mod:`placing`).
 
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -60,6 +60,13 @@ _RIGHT_TO_LEFT = re.compile(
     re.IGNORECASE,
 )
 """Scripts and languages that are written from right to left."""
+_ASIAN = re.compile("bopo|han[ist]|hira|hrkt|jpan|kana|kore|hang|ja|ko|yue|zh", re.IGNORECASE)
+_INDIC = re.compile(
+    "beng|deva|gujr|guru|khmr|knda|laoo|mlym|mtei|mymr|olck|orya|sinh|taml|telu|thai|tibt"
+    "|as|bn|bo|dz|gu|hi|km|kn|kok|lo|mai|ml|mni|mr|my|ne|or|pa|sa|sat|si|ta|te|th",
+    re.IGNORECASE,
+)
+"""Further scripts and languages that office documents call complex, as they call right-to-left."""
 
 
 @settings
@@ -91,6 +98,14 @@ class Languages:
         is_new = self.source and self.tag and _direction(self.source) != new
         return new if is_new else ""
 
+    @property
+    def script_kinds(self) -> tuple[str, str]:
+        """The kinds of the source and the target script, each western, asian or complex.
+
+        Office documents name a language and a font for each of these kinds.
+        """
+        return _script_kind(self.source), _script_kind(self.target)
+
     def after_translation(self, name: str) -> str:
         """Return the target language for a name of the source language, else the name.
 
@@ -99,18 +114,46 @@ class Languages:
             >>> languages.after_translation("de-AT"), languages.after_translation("fr")
             ('en', 'fr')
         """
+        return self.tag if self._is_replaced(name) else name
+
+    def in_target_script(self, names: Mapping[str, str]) -> str:
+        """Return the language of texts in the target script.
+
+        Args:
+            names: languages before the translation, "" or the name for each kind of script.
+        """
+        source_kind, target_kind = self.script_kinds
+        name = names[target_kind]
+        is_target = f"{name}-".startswith(f"{self.tag}-") and not self._is_replaced(name)
+        is_source = any(self._is_replaced(names[kind]) for kind in ("western", source_kind))
+        return self.tag if is_source and not is_target else name
+
+    def _is_replaced(self, name: str) -> bool:
+        """Return True for a name of the source language, if the target language is another one."""
         is_source = _main_part(name) == _main_part(self.source) != ""
-        return self.tag if is_source and self.source != self.target and self.tag else name
+        return is_source and self.source != self.target and self.tag != ""
 
 
 UNKNOWN_LANGUAGES = Languages()
 
 
 def _direction(language: str) -> str:
-    """Return the direction of a language. Its script decides if its name tells it."""
-    parts = re.split("[-_]", language)
+    return "rtl" if _RIGHT_TO_LEFT.fullmatch(_script_or_language(language)) else "ltr"
+
+
+def _script_kind(language: str) -> str:
+    script = _script_or_language(language)
+    if _ASIAN.fullmatch(script):
+        return "asian"
+    is_complex = _RIGHT_TO_LEFT.fullmatch(script) or _INDIC.fullmatch(script)
+    return "complex" if is_complex else "western"
+
+
+def _script_or_language(name: str) -> str:
+    """Return the script that the name of a language tells, or else the language alone."""
+    parts = re.split("[-_]", name)
     scripts = [part for part in parts[1:] if len(part) == 4 and part.isalpha()]
-    return "rtl" if _RIGHT_TO_LEFT.fullmatch([*scripts, parts[0]][0]) else "ltr"
+    return [*scripts, parts[0]][0]
 
 
 def _main_part(language: str) -> str:

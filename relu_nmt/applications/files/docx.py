@@ -15,6 +15,7 @@ from relu_nmt.applications.files import formats
 from relu_nmt.applications.files.aligned_words import AlignedText
 from relu_nmt.applications.files.container import ZipFormat
 from relu_nmt.applications.files.document import Document
+from relu_nmt.applications.files.docx_languages import language_edits, right_to_left
 from relu_nmt.applications.files.markup import (
     MarkupReader,
     Piece,
@@ -205,9 +206,12 @@ class DocxPart(XmlFormat):
         inline=_AROUND,
         only_in=names("w:p"),
         attributes={"wp:docPr": names("descr title")},  # of pictures
-        languages={"w:lang": names("w:val")},
     )
     reader = _Reader
+
+    def language_edits(self, source: str, tag: Piece) -> Iterator[tuple[Span, str]]:
+        """Yield the languages of texts, and their direction."""
+        return language_edits(self.languages, source, tag)
 
     def segments(self, source: str) -> Iterator[Segment | None]:
         """Yield the paragraphs in reading order."""
@@ -222,6 +226,8 @@ class DocxPart(XmlFormat):
         if segment.note == "attribute":
             return super().text(text, style, segment)
         properties = (style or segment.note).strip()
+        if self.languages.new_direction == "rtl":
+            properties = right_to_left(properties, text)
         written = html.escape(text, quote=False)
         return f'<w:r>{properties}<w:t xml:space="preserve">{written}</w:t></w:r>'
 

@@ -14,6 +14,7 @@ from relu_nmt.applications.files.markup import (
     Vocabulary,
     XmlFormat,
     attribute,
+    attribute_edit,
     check_xml,
     names,
     pieces,
@@ -21,6 +22,9 @@ from relu_nmt.applications.files.markup import (
 from relu_nmt.applications.files.segments import Span
 
 _LANGUAGE = re.compile(r"\s*([\w-]+)")
+_ORDER = "page-progression-direction"
+_VERSION_2 = re.compile(r"""<(?:\w+:)?package\b[^<>]*\sversion\s*=\s*["']2""")
+"""A book of EPUB 2, which names no order of its pages."""
 
 
 class ChapterFormat(PageFormat, XmlFormat):
@@ -35,8 +39,17 @@ class BookFormat(XmlFormat):
     )
 
     def language_edits(self, source: str, tag: Piece) -> Iterator[tuple[Span, str]]:
-        """Yield the language of an element, or of the book."""
-        yield from super().language_edits(source, tag)
+        """Yield the language of an element or of the book, and the order of its pages."""
+        edits = list(super().language_edits(source, tag))
+        new = self.languages.new_direction
+        for name in ("dir", _ORDER):
+            if {attribute(source, tag, name), new} == {"ltr", "rtl"}:
+                edits.append(attribute_edit(source, tag, name, new))
+        is_spine = tag.kind == "open" and tag.name.rpartition(":")[2] == "spine"
+        has_order = attribute(source, tag, _ORDER) or _VERSION_2.search(source)
+        if is_spine and new == "rtl" and not has_order:
+            edits.append(attribute_edit(source, tag, _ORDER, new))
+        yield from sorted(edits)
         match = _LANGUAGE.match(source, tag.end)
         if tag.name == "dc:language" and match:
             yield match.span(1), self.languages.after_translation(match[1])

@@ -13,12 +13,26 @@ from relu_nmt.applications.files.markup import (
     Vocabulary,
     XmlFormat,
     attribute,
-    attributes_of,
+    attribute_edit,
     names,
 )
 from relu_nmt.applications.files.segments import Span
 
 _BEHIND_SPACE = re.compile(r"<text:(?:s|tab|line-break)\b[^<>]*/>(?:</?text:span\b[^<>]*>)*\Z")
+MOST_BEFORE = 500
+"""Characters before a text or tag in which its surroundings are sought."""
+_LANGUAGES = {"western": "fo:{}", "asian": "style:{}-asian", "complex": "style:{}-complex"}
+"""Attributes for the languages of the kinds of scripts."""
+_MODES = {
+    "rtl": {"lr-tb": "rl-tb", "lr": "rl", "": "rl-tb"},
+    "ltr": {"rl-tb": "lr-tb", "rl": "lr"},
+}
+"""Writing modes of the old direction, and those of the new direction."""
+_MIRRORED = {"left": "right", "start": "right", "end": "left", "right": "left", "": "right"}
+"""Alignments for the new direction. LibreOffice means left by start in both directions."""
+_DIRECTED = names("style:paragraph-properties style:page-layout-properties style:table-properties")
+_DIRECTED |= names("style:section-properties style:graphic-properties style:table-cell-properties")
+_DEFAULT_STYLE = re.compile(r"""<style:default-style\s[^<>]*family=["']paragraph["'][^<>]*>\s*\Z""")
 
 
 class _Reader(MarkupReader):
@@ -26,7 +40,7 @@ class _Reader(MarkupReader):
         """Add text. Keep its first space also behind an element for a space or line break."""
         text = self.source[piece.begin : piece.end]
         first_word = piece.begin + len(text) - len(text.lstrip())
-        begin = max(0, piece.begin - 500)
+        begin = max(0, piece.begin - MOST_BEFORE)
         if first_word > piece.begin and _BEHIND_SPACE.search(self.source, begin, piece.begin):
             self.builder.add_empty([(piece.begin, first_word)], is_space=True)
             piece = replace(piece, begin=first_word)
@@ -46,21 +60,46 @@ class OdtPart(XmlFormat):
     )
 
     def language_edits(self, source: str, tag: Piece) -> Iterator[tuple[Span, str]]:
-        """Yield the language, the script and the country of a style."""
-        language = attribute(source, tag, "fo:language")
-        translated = self.languages.after_translation(language)
-        if translated == language:
+        """Yield the languages and the direction of a style."""
+        edits: list[tuple[Span, str]] = []
+        if ":language" in source[tag.begin : tag.end]:
+            edits += self._renaming_edits(source, tag)
+        new = self.languages.new_direction
+        if new and tag.name in _DIRECTED:
+            begin = max(0, tag.begin - MOST_BEFORE)
+            is_default = new == "rtl" and _DEFAULT_STYLE.search(source, begin, tag.begin)
+            for name, values in (("style:writing-mode", _MODES[new]), ("fo:text-align", _MIRRORED)):
+                value = attribute(source, tag, name)
+                if value in values and (value or is_default):
+                    edits.append(attribute_edit(source, tag, name, values[value]))
+        yield from sorted(edits)
+
+    def _renaming_edits(self, source: str, tag: Piece) -> Iterator[tuple[Span, str]]:
+        """Yield the language, the script and the country of a style for its kind of script."""
+        by_script = {kind: _language(source, tag, kind) for kind in _LANGUAGES}
+        kind = self.languages.script_kinds[1]
+        translated = self.languages.in_target_script(by_script)
+        if translated == by_script[kind]:
             return
         main, *further = translated.split("-")
         new_values = {
-            "fo:language": main,
-            "fo:script": next((part for part in further if len(part) == 4), "none"),
-            "fo:country": further[-1] if further and len(further[-1]) == 2 else "none",
-            "style:rfc-language-tag": translated,
+            "language": main,
+            "script": next((part for part in further if len(part) == 4), "none"),
+            "country": further[-1] if further and len(further[-1]) == 2 else "none",
         }
-        for name, span in attributes_of(source, tag):
-            if name in new_values:
-                yield span, new_values[name]
+        for key, value in new_values.items():
+            name = _LANGUAGES[kind].format(key)
+            if value != "none" or attribute(source, tag, name):
+                yield attribute_edit(source, tag, name, value)
+        name = _LANGUAGES[kind].format("rfc-language-tag").replace("fo:", "style:")
+        if attribute(source, tag, name):
+            yield attribute_edit(source, tag, name, translated)
+
+
+def _language(source: str, tag: Piece, kind: str) -> str:
+    """Return the language of a style, and its country, for a kind of scripts."""
+    parts = [attribute(source, tag, _LANGUAGES[kind].format(x)) for x in ("language", "country")]
+    return "-".join(part for part in parts if part not in ("", "none"))
 
 
 @formats.register("odt")

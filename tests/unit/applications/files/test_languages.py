@@ -3,6 +3,7 @@ import re
 import pytest
 
 from relu_nmt.applications.files import FileOptions, Languages, translated
+from relu_nmt.applications.files.aligned_words import AlignedText
 from tests.unit.applications.files.test_containers import BOOK, packed, unpacked
 from tests.unit.applications.files.test_files_of_translators import OLD
 from tests.unit.applications.files.translators import identity, translate
@@ -26,6 +27,9 @@ PO = (
 )
 
 
+WORD = '<w:document xmlns:w="w">{}</w:document>'
+
+
 def renamed(source, name, languages=GERMAN_TO_ENGLISH):
     """Return a text with the languages of a translation, and no other change."""
     return translate(source, name, identity, languages)
@@ -33,6 +37,15 @@ def renamed(source, name, languages=GERMAN_TO_ENGLISH):
 
 def parts_after(parts, name, languages=GERMAN_TO_ENGLISH):
     return unpacked(translated(packed(parts), name, identity, FileOptions(), languages))
+
+
+def arabic_after(parts, name, text):
+    """Return the parts of a file whose texts have all one Arabic translation."""
+
+    def arabic(segments):
+        return [AlignedText(text)] * len(segments)
+
+    return unpacked(translated(packed(parts), name, arabic, FileOptions(), Languages("de", "ar")))
 
 
 @pytest.mark.parametrize(
@@ -163,7 +176,7 @@ def test_the_runs_and_defaults_of_word_name_the_language_of_the_translation():
     [
         ("en_GB", ("GB", "en", "none", "en-GB")),
         ("en", ("none", "en", "none", "en")),
-        ("zh-Hant-TW", ("TW", "zh", "Hant", "zh-Hant-TW")),
+        ("sr-Cyrl-RS", ("RS", "sr", "Cyrl", "sr-Cyrl-RS")),
     ],
 )
 def test_the_styles_of_a_text_name_the_language_of_the_translation(target, values):
@@ -176,6 +189,226 @@ def test_the_styles_of_a_text_name_the_language_of_the_translation(target, value
     written = parts_after({"content.xml": content}, "odt", Languages("de", target))
     expected = content.replace(german, form.format(*values))
     assert written == {"content.xml": expected}
+
+
+@pytest.mark.parametrize(
+    ("before", "languages", "after"),
+    [
+        ('w:val="en-US"', ("en", "ja"), 'w:eastAsia="ja" w:val="en-US"'),
+        ('w:val="en-US" w:eastAsia="ja-JP"', ("en", "ja"), 'w:val="en-US" w:eastAsia="ja-JP"'),
+        ('w:val="en-US" w:eastAsia="zh-CN"', ("en", "zh_TW"), 'w:val="en-US" w:eastAsia="zh-TW"'),
+        ('w:val="en-US" w:bidi="ar-SA"', ("en", "he"), 'w:val="en-US" w:bidi="he"'),
+        ('w:val="en-US" w:bidi="he-IL"', ("en", "th-TH"), 'w:val="en-US" w:bidi="th-TH"'),
+        ('w:val="fr-FR" w:bidi="ar-SA"', ("en", "he"), 'w:val="fr-FR" w:bidi="ar-SA"'),
+        ('w:val="fr-FR" w:eastAsia="ja-JP"', ("ja", "en"), 'w:val="en" w:eastAsia="ja-JP"'),
+        ('w:val="en-US" w:eastAsia="ja-JP"', ("ja", "en"), 'w:val="en-US" w:eastAsia="ja-JP"'),
+        ('w:val="ja"', ("ja", "en"), 'w:val="en"'),
+        ('w:eastAsia="ja-JP"', ("ja", "ko"), 'w:eastAsia="ko"'),
+        ('w:val="pt-BR"', ("pt-BR", "pt"), 'w:val="pt"'),
+        ('w:eastAsia="ja-JP"', ("ja", "uz-Arab"), 'w:bidi="uz-Arab" w:eastAsia="ja-JP"'),
+    ],
+)
+def test_word_names_a_language_for_the_script_of_the_translation(before, languages, after):
+    style = '<w:styles xmlns:w="w"><w:lang {}/></w:styles>'
+    parts = {"word/document.xml": WORD.format("<w:p><w:r><w:t>Eins</w:t></w:r></w:p>")}
+    written = parts_after(
+        {**parts, "word/styles.xml": style.format(before)}, "docx", Languages(*languages)
+    )
+    assert written["word/styles.xml"] == style.format(after)
+
+
+@pytest.mark.parametrize(
+    ("before", "languages", "after"),
+    [
+        (
+            'fo:language="en" fo:country="US" style:language-asian="zh" style:country-asian="CN"',
+            ("en", "ja"),
+            'fo:language="en" fo:country="US" style:language-asian="ja" style:country-asian="none"',
+        ),
+        (
+            'fo:language="en" style:language-asian="ja" style:country-asian="JP"',
+            ("en", "ja"),
+            'fo:language="en" style:language-asian="ja" style:country-asian="JP"',
+        ),
+        (
+            'fo:language="en"',
+            ("en", "zh-TW"),
+            'style:country-asian="TW" style:language-asian="zh" fo:language="en"',
+        ),
+        (
+            'fo:language="en" style:rfc-language-tag-complex="hi-IN"',
+            ("en", "ur_PK"),
+            'style:country-complex="PK" style:language-complex="ur" fo:language="en" '
+            'style:rfc-language-tag-complex="ur-PK"',
+        ),
+        (
+            'fo:language="fr" style:language-complex="ar" style:country-complex="SA"',
+            ("ar", "en"),
+            'fo:language="en" style:language-complex="ar" style:country-complex="SA"',
+        ),
+    ],
+)
+def test_a_style_names_a_language_for_the_script_of_the_translation(before, languages, after):
+    content = '<x xmlns:fo="f" xmlns:style="s" xmlns:text="t"><p {}/><text:p>Eins</text:p></x>'
+    written = parts_after({"content.xml": content.format(before)}, "odt", Languages(*languages))
+    assert written == {"content.xml": content.format(after)}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("<w:p>{}</w:p>", "<w:p><w:pPr><w:bidi/></w:pPr>{}</w:p>"),
+        ("<w:p><w:pPr/>{}</w:p>", "<w:p><w:pPr><w:bidi/></w:pPr>{}</w:p>"),
+        (
+            "<w:p> <w:pPr><w:pStyle/><w:tabs><w:tab/></w:tabs><w:ind/></w:pPr>{}</w:p>",
+            "<w:p> <w:pPr><w:pStyle/><w:tabs><w:tab/></w:tabs><w:bidi/><w:ind/></w:pPr>{}</w:p>",
+        ),
+        (
+            '<w:p><w:pPr><w:bidi w:val="0"/><w:jc/></w:pPr>{}</w:p>',
+            '<w:p><w:pPr><w:bidi w:val="1"/><w:jc/></w:pPr>{}</w:p>',
+        ),
+        (
+            "<w:p><w:pPr><w:bidi/><w:rPr><w:rtl/></w:rPr></w:pPr>{}</w:p>",
+            "<w:p><w:pPr><w:bidi/><w:rPr><w:rtl/></w:rPr></w:pPr>{}</w:p>",
+        ),
+        (
+            "<w:tbl><w:tblPr><w:tblStyle/><w:tblW/></w:tblPr><w:p><w:pPr/>{}</w:p></w:tbl>",
+            "<w:tbl><w:tblPr><w:tblStyle/><w:bidiVisual/><w:tblW/></w:tblPr>"
+            "<w:p><w:pPr><w:bidi/></w:pPr>{}</w:p></w:tbl>",
+        ),
+        (
+            "<w:p><w:pPr/>{}</w:p><w:sectPr><w:cols/><w:docGrid/></w:sectPr>",
+            "<w:p><w:pPr><w:bidi/></w:pPr>{}</w:p>"
+            "<w:sectPr><w:cols/><w:bidi/><w:docGrid/></w:sectPr>",
+        ),
+    ],
+)
+def test_a_word_file_has_the_direction_of_its_translation(before, after):
+    run = '<w:r>{}<w:t xml:space="preserve">{}</w:t></w:r>'
+    source = WORD.format(before.format(run.format("", "Eins")))
+    expected = WORD.format(after.format(run.format("<w:rPr><w:rtl/></w:rPr>", "واحد")))
+    parts = {"word/document.xml": source}
+    assert arabic_after(parts, "docx", "واحد")["word/document.xml"] == expected
+    back = parts_after({"word/document.xml": expected}, "docx", Languages("ar", "de"))
+    for switch in ("bidi", "rtl", "bidiVisual"):
+        expected = re.sub(rf'<w:{switch}(?: w:val="1")?/>', f'<w:{switch} w:val="0"/>', expected)
+    assert back == {"word/document.xml": expected}
+
+
+@pytest.mark.parametrize(
+    ("text", "before", "after"),
+    [
+        (
+            "واحد",
+            "<w:b/><w:sz w:val='9'/>",
+            "<w:b/><w:bCs/><w:sz w:val='9'/><w:szCs w:val='9'/><w:rtl/>",
+        ),
+        ("واحد", "<w:bCs w:val='0'/><w:b/><w:lang/>", "<w:bCs w:val='0'/><w:b/><w:rtl/><w:lang/>"),
+        ("واحد A", "<w:i/><w:iCs/><w:u/>", "<w:i/><w:iCs/><w:u/><w:rtl/>"),
+        ("(1) !", "<w:u/>", "<w:u/><w:rtl/>"),
+        ("A", "<w:u/>", "<w:u/>"),
+        ("واحد", "<w:rtl w:val='0'/>", "<w:rtl w:val='1'/>"),
+    ],
+)
+def test_a_run_from_right_to_left_keeps_its_looks(text, before, after):
+    run = '<w:r><w:rPr>{}</w:rPr><w:t xml:space="preserve">{}</w:t></w:r>'
+    body = f"<w:p><w:pPr><w:bidi/></w:pPr>{run}</w:p>"
+    parts = {"word/document.xml": WORD.format(body.format(before, "Eins"))}
+    expected = {"word/document.xml": WORD.format(body.format(after, text))}
+    assert arabic_after(parts, "docx", text) == expected
+
+
+def test_a_run_from_left_to_right_keeps_its_looks():
+    properties = "<w:rPr><w:bCs/><w:szCs w:val='9'/><w:cs/></w:rPr>"
+    source = WORD.format(f"<w:p><w:r>{properties}<w:t>Eins</w:t></w:r></w:p>")
+    expected = source.replace("<w:bCs/>", "<w:bCs/><w:b/>").replace("<w:cs/>", '<w:cs w:val="0"/>')
+    expected = expected.replace("<w:szCs w:val='9'/>", "<w:szCs w:val='9'/><w:sz w:val='9'/>")
+    written = parts_after({"word/document.xml": source}, "docx", Languages("ar", "de"))
+    assert written == {"word/document.xml": expected}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            'page-layout-properties style:writing-mode="lr-tb"',
+            'page-layout-properties style:writing-mode="rl-tb"',
+        ),
+        (
+            'table-properties style:writing-mode="page"',
+            'table-properties style:writing-mode="page"',
+        ),
+        (
+            'paragraph-properties fo:text-align="start"',
+            'paragraph-properties fo:text-align="right"',
+        ),
+        (
+            'paragraph-properties fo:text-align="center"',
+            'paragraph-properties fo:text-align="center"',
+        ),
+        ("paragraph-properties", "paragraph-properties"),
+        (
+            "default",
+            'default fo:text-align="right" style:writing-mode="rl-tb"',
+        ),
+        (
+            'default fo:text-align="justify" style:writing-mode="page"',
+            'default fo:text-align="justify" style:writing-mode="page"',
+        ),
+    ],
+)
+def test_an_open_document_has_the_direction_of_its_translation(before, after):
+    default = "<style:paragraph-properties{}/></style:default-style>"
+    default = f'<style:default-style style:family="paragraph">{default}'
+    content = '<x xmlns:fo="f" xmlns:style="s" xmlns:text="t">{}<text:p>Eins</text:p></x>'
+    forms = [
+        default.format(x[7:]) if x[:7] == "default" else f"<style:{x}/>" for x in (before, after)
+    ]
+    source, expected = map(content.format, forms)
+    assert parts_after({"content.xml": source}, "odt", Languages("de", "ar")) == {
+        "content.xml": expected
+    }
+    right_to_left = expected.replace("start", "end")
+    back = parts_after({"content.xml": right_to_left}, "odt", Languages("ar", "de"))
+    left_to_right = right_to_left.replace('"right"', '"left"').replace("rl-tb", "lr-tb")
+    assert back == {"content.xml": left_to_right}
+
+
+@pytest.mark.parametrize(
+    ("before", "languages", "after"),
+    [
+        ("<spine>", ("de", "ar"), '<spine page-progression-direction="rtl">'),
+        (
+            '<spine page-progression-direction="ltr">',
+            ("de", "ar"),
+            '<spine page-progression-direction="rtl">',
+        ),
+        (
+            '<spine page-progression-direction="rtl">',
+            ("ar", "de"),
+            '<spine page-progression-direction="ltr">',
+        ),
+        ("<spine>", ("ar", "de"), "<spine>"),
+        (
+            '<spine page-progression-direction="rtl">',
+            ("ja", "en"),
+            '<spine page-progression-direction="rtl">',
+        ),
+        ('<package dir="ltr" ', ("de", "ar"), '<package dir="rtl" '),
+        ('<package version="2.0" ', ("de", "ar"), '<package version="2.0" '),
+    ],
+)
+def test_a_book_has_the_direction_of_its_translation(before, languages, after):
+    def book(start):
+        name = start.split("<")[1].split(" ")[0].strip(">")
+        return BOOK["OPS/p.opf"].replace(f"<{name}{'>' if start.endswith('>') else ' '}", start)
+
+    package = book(before).replace(">de<", f">{languages[0]}<")
+    written = parts_after({**BOOK, "OPS/p.opf": package}, "epub", Languages(*languages))
+    expected = book(after).replace(">de<", f">{languages[1]}<")
+    if before == '<package dir="ltr" ':
+        expected = expected.replace("<spine>", '<spine page-progression-direction="rtl">')
+    assert written["OPS/p.opf"] == expected
 
 
 @pytest.mark.parametrize(
