@@ -1,5 +1,6 @@
 """Markdown: blocks by markdown-it, and inline markup segments in the lines of the source."""
 
+import html
 import re
 import unicodedata
 from collections.abc import Container, Iterator, Sequence
@@ -8,32 +9,64 @@ from operator import attrgetter
 from typing import Any
 
 from relu_nmt.applications.files import formats
-from relu_nmt.applications.files.aligned_words import AlignedText
+from relu_nmt.applications.files.aligned_words import AlignedText, Word
 from relu_nmt.applications.files.document import ReadSource, TextFormat
 from relu_nmt.applications.files.html import HTML, HtmlFormat, HtmlReader
 from relu_nmt.applications.files.markup import REFERENCE, add_reference
-from relu_nmt.applications.files.segments import Segment, SegmentBuilder, Span, plain_segment
+from relu_nmt.applications.files.placing import PlainText, marked_parts
+from relu_nmt.applications.files.segments import (
+    Segment,
+    SegmentBuilder,
+    Span,
+    all_tags,
+    plain_segment,
+)
 from relu_nmt.errors import needing
 
 with needing('Markdown needs the package {}: pip install "relu-nmt[files]"'):
     from markdown_it import MarkdownIt
 
-_FRONT = re.compile(r"---[ \t]*\r?\n.*?\n(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)", re.DOTALL)
-_PREFIX = re.compile(r"\[[ xX]\]\s+|\[\^[^\]\s]+\]:\s*")
+_END = r"[ \t]*(?=[\r\n]|\Z)"
+_FRONT = rf"\A(?:---[ \t]*\r?\n(?s:.*?)\n(?:---|\.\.\.)|\+\+\+[ \t]*\r?\n(?s:.*?)\n\+\+\+){_END}"
+_DIALECT = re.compile(
+    rf"""
+    (?P<front>{_FRONT})
+  | (?P<formula>^[ \t>]*\$\$(?:[^$\n]|\$(?!\$)|\n(?![ \t>]*\r?\n))*\$\${_END})
+  | ^(?P<indent>[ \t>]*)
+    (?:(?P<item>(?:\[\^[^\]\s]+\]:|:(?=[ \t]))[ \t]*)      # a footnote or a definition
+      |(?:(?P<admonition>(?:!!!|\?{{3}}\+?)[ ]+[a-z][\w -]*(?="|{_END})"?|===[+!]?[ ]+")
+        |\[!\w+\][+-]?[ \t]*                                # an alert in a quote
+        |:{{3,}}[ \t]*[\w-]*[ \t\[]*)                         # the begin or end of a container
+       (?P<title>[^"\[\]{{}}\r\n]*)[^\r\n]*)
+    """,
+    re.MULTILINE | re.VERBOSE,
+)
+"""Blocks that CommonMark does not have."""
+_PREFIX = re.compile(r"\[[ xX]\]\s+")
+_ESCAPE = re.compile(r"\\([!-/:-@\[-`{-~])")
 _INLINE = re.compile(
     r"""
-    (?P<escape>\\[!-/:-@\[-`{-~])
+    (?P<escape>"""
+    + _ESCAPE.pattern
+    + r""")
   | (?P<break>(?:[ ]{2,}|\\)\r?\n[ \t>]*)
   | (?P<line>\r?\n[ \t>]*)
   | (?P<code>(?<!`)(?P<ticks>`+)(?!`).{1,1000}?(?<!`)(?P=ticks)(?!`))
+  | (?P<formula>(?<![A-Za-z\d$])(?P<dollars>\$\$?)(?![\s$])(?:\\.|[^$\\])+(?<!\s)(?P=dollars)
+      (?![A-Za-z\d${]))
   | (?P<address><(?:https?|ftp|mailto):[^\s<>]*>)
   | (?P<note>\[\^[^\]\s]+\] | <!--.*?-->)
   | (?P<url>(?:https?|ftp)://[^\s<>"')\]]+)
+  | (?P<element><(?P<kept>(?i:"""
+    + "|".join(sorted(HTML.protected))
+    + r""")|[A-Za-z]+(?=\s[^<>]*(?:\bnotranslate\b|\btranslate=["']?no\b)))
+      (?:\s[^<>]*)?>(?P<inner>.{1,1000}?)</(?P=kept)\s*>)
   | (?P<tag><(?P<slash>/?)(?P<name>[A-Za-z][\w-]*)[^<>]*>)
   | (?P<link>(?P<image>!?)\[(?P<label>(?:[^\[\]\\`]|\\.|\[[^\[\]]*\]
       |(?P<label_ticks>`+)(?!`)(?:[^`]|(?!(?P=label_ticks)(?!`))`+(?!`)){1,1000}(?P=label_ticks)(?!`)
       |(?P<lone_ticks>`+)(?!`)(?!.{1,1000}?(?<!`)(?P=lone_ticks)(?!`)))*)\]
-      (?P<target>\((?:<[^<>\n]*>|(?:[^()\s]|\([^()\s]*\))*)(?:\s+(?:"(?P<title>[^"\n]*)"|'[^'\n]*'))?\s*\)
+      (?P<target>\((?:<[^<>\n]*>|(?:[^()\s]|\([^()\s]*\))*)
+          (?:\s+(?P<title>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|\((?:\\.|[^()\\\n])*\)))?\s*\)
         |\[[^\[\]]*\])?)
   | (?P<mark>\*{1,3}|_{1,3}|~~)
   | (?P<reference>"""
@@ -66,26 +99,27 @@ _MAY_BEGIN_LINE = re.compile(r"[*_\[(\"'„“«]*[^\W\d_]")
 
 @formats.register("markdown")
 class MarkdownFormat(TextFormat):
-    """Markdown with tables, strikethrough and footnotes."""
+    """Markdown with tables, footnotes, formulas, and the boxes and definitions of its dialects."""
 
     def segments(self, source: str) -> list[Segment]:
         """Return the segments of a text in reading order."""
-        front = _FRONT.match(source)
-        begin = front.end() if front else 0
         segments: list[Segment | None] = []
         pages = []
-        for kind, span, references in _blocks(source, begin):
+        tags = []
+        for kind, span, references in _blocks(source):
             if kind == "html":
                 pages.append(span)
             else:
                 paragraph = _Paragraph(source, kind, references)
                 texts = paragraph.read(span)
                 if paragraph.lone_marks:  # which are text
-                    again = _Paragraph(source, kind, references, paragraph.lone_marks)
-                    texts = again.read(span)
+                    paragraph = _Paragraph(source, kind, references, paragraph.lone_marks)
+                    texts = paragraph.read(span)
                 segments += texts
+                tags += paragraph.tags
         with_words = [segment for segment in segments if segment is not None]
         with_words += _html_segments(source, pages)
+        with_words += _html_segments(source, tags)
         return sorted(with_words, key=attrgetter("span"))
 
     def text(self, text: str, style: str, segment: Segment) -> str:
@@ -93,12 +127,28 @@ class MarkdownFormat(TextFormat):
         kind, _, note = segment.note.partition(":")
         if kind == "html":
             return HtmlFormat(self.options).text(text, style, replace(segment, note=note))
-        if kind == "title":
-            return text.replace('"', "'")
+        if kind == "title":  # with its quotation marks as note
+            return re.sub(rf"[\\|{note}]", r"\\\g<0>", text)
         written = _SPECIAL.sub(_escaped, text)
         if kind == "cell":
             written = written.replace("|", "\\|")
         return written
+
+    def render_words(self, segment: Segment, words: Sequence[Word], source: ReadSource) -> str:
+        """Return words with their tags, but without emphasis that has no words."""
+        marks: dict[Span | str, Span] = {}
+        for tag in all_tags(segment.tags):
+            if tag.repeats and tag.closing:
+                marks[tag.opening[0]] = tag.closing[0]
+        parts: list[Span | str] = []
+        for part in marked_parts(segment, words):
+            if isinstance(part, PlainText):
+                parts.append(self.text(part.text, part.style, segment))
+            elif parts and marks.get(parts[-1]) == part:
+                parts.pop()
+            else:
+                parts.append(part)
+        return "".join(part if isinstance(part, str) else source(part) for part in parts)
 
     def rendered(self, segment: Segment, translation: AlignedText, source: ReadSource) -> str:
         """Return the text of a segment. If its source has several lines, wrap it to their width."""
@@ -107,7 +157,8 @@ class MarkdownFormat(TextFormat):
         line_end = _LINE_END.search(source_text)
         if line_end is None or segment.note.startswith("html"):
             return text
-        width = max(map(len, source_text.splitlines()))
+        prefix = line_end[0].lstrip("\r\n")
+        width = max(map(len, (prefix + source_text).splitlines()))
         return _wrapped(text, width, line_end[0])
 
 
@@ -117,27 +168,50 @@ def _escaped(match: re.Match[str]) -> str:
     return match["url"] or f"\\{match[0]}"
 
 
-def _blocks(source: str, begin: int) -> Iterator[tuple[str, Span, Container[str]]]:
+def _blocks(source: str) -> Iterator[tuple[str, Span, Container[str]]]:
     """Yield the kind and the place of each text, and the labels that links may refer to."""
-    parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+    parser = MarkdownIt("commonmark").enable("table").disable("inline")
     environment: dict[str, Any] = {}
-    tokens = parser.parse(source[begin:], environment)
+    text, begins = _in_commonmark(source)
+    tokens = parser.parse(text, environment)
     references = environment.get("references", {})
-    lines = [match.span() for match in _LINE.finditer(source, begin)]
-    cursor = begin
+    lines = [match.span() for match in _LINE.finditer(source)]
+    cursor = 0
     kind = ""
     for token in tokens:
         if token.map is not None and token.type in ("inline", "html_block"):
             first, last = token.map
-            span = lines[first][0], lines[last - 1][1]
+            begin = lines[first][0]
+            span = begins.get(begin, begin), lines[last - 1][1]
             if token.type == "html_block":
                 yield "html", span, references
             else:
-                content_span = _place(source, token.content, (max(cursor, span[0]), span[1]))
+                content = token.content.replace("|", "\\|") if kind == "cell" else token.content
+                content_span = _place(source, content, (max(cursor, span[0]), span[1]))
                 if content_span is not None:
                     cursor = content_span[1]
                     yield kind, content_span, references
         kind = "cell" if token.type in ("th_open", "td_open") else ""
+
+
+def _in_commonmark(source: str) -> tuple[str, dict[int, int]]:
+    """Return a text with the same lines, but with lists and headings for the blocks of dialects.
+
+    Also return where the text of a changed line begins in the source, by the begin of the line.
+    """
+    begins = {}
+
+    def changed(match: re.Match[str]) -> str:
+        if match["front"] or match["formula"]:
+            return re.sub(r"[^\r\n]", "", match[0])
+        if match["item"]:
+            begins[match.start()] = match.end()
+            return f"{match['indent']}-   "
+        begins[match.start()] = match.start("title")
+        mark = "- #" if match["admonition"] else "#"
+        return f"{match['indent']}{mark} {match['title']}"
+
+    return _DIALECT.sub(changed, source), begins
 
 
 def _place(source: str, content: str, span: Span) -> Span | None:
@@ -213,6 +287,7 @@ class _Paragraph:
         # For each open link: the end of its text, the end of the link, and its closing tag.
         self._links: list[tuple[int, int, Sequence[Span]]] = []
         self._segments: list[Segment | None] = []
+        self.tags: list[Span] = []  # tags of HTML, which may have texts as attributes
 
     def read(self, span: Span) -> list[Segment | None]:
         """Return the segments of a text: first its images and titles, then the text itself."""
@@ -248,13 +323,21 @@ class _Paragraph:
         if kind == "link":
             return self._add_link(match)
         if kind == "mark":
-            self._add_mark(match)
+            begin, end = span
+            before = self._source[max(0, begin - 1) : begin].strip()
+            behind = self._source[end : end + 1].strip()
+            self._add_mark(span, before, behind)
         elif kind == "tag":
             self._add_tag(match)
         elif kind == "code":
             builder.add_protected(text.strip("`"), span)
         elif kind == "address":
             builder.add_protected(text[1:-1], span)
+        elif kind == "formula":
+            builder.add_protected(text, span)
+        elif kind == "element":
+            inner = re.sub("<[^<>]*>", "", match["inner"])
+            builder.add_protected(html.unescape(inner), span)
         elif kind in ("break", "note"):
             builder.add_empty([span], is_space=kind == "break")
         elif kind == "reference":
@@ -265,37 +348,37 @@ class _Paragraph:
             builder.add_text(" " if kind == "line" else text, span)
         return match.end()
 
-    def _add_mark(self, match: re.Match[str]) -> None:
-        """Begin or end emphasis. A mark that can do neither is text."""
+    def _add_mark(self, span: Span, before: str, behind: str) -> None:
+        """Begin or end emphasis between two characters. A mark that can do neither is text."""
         builder = self._builder
-        mark = match[0]
-        begin, end = match.span()
-        before = self._source[max(0, begin - 1) : begin].strip()
-        behind = self._source[end : end + 1].strip()
+        begin, end = span
+        mark = self._source[begin:end]
         # A mark between a letter and a sign belongs to the letter.
         can_close = before != "" and (_is_letter(before) or not _is_letter(behind))
         can_open = behind != "" and (_is_letter(behind) or not _is_letter(before))
         is_in_word = mark[0] == "_" and _is_letter(before) and _is_letter(behind)
-        if (begin, end) in self._marks_as_text or is_in_word:
-            builder.add_text(mark, (begin, end))
+        if span in self._marks_as_text or is_in_word:
+            builder.add_text(mark, span)
         elif can_close and builder.is_open(mark):
-            builder.close(mark, [(begin, end)])
+            builder.close(mark, [span])
         elif (
-            can_close and len(mark) == 3 and builder.is_open(mark[0]) and builder.is_open(mark[:2])
+            can_close and len(mark) == 3 and (builder.is_open(mark[0]) or builder.is_open(mark[:2]))
         ):
-            # Three marks end a pair of one mark and a pair of two marks, in either order.
-            inner = mark[0] if builder.is_innermost(mark[0]) else mark[:2]
-            middle = begin + len(inner)
-            builder.close(inner, [(begin, middle)])
-            builder.close(mark[len(inner) :], [(middle, end)])
+            # Three marks end a pair of one mark or of two marks, and end or begin the other pair.
+            is_one = builder.is_innermost(mark[0]) or not builder.is_open(mark[:2])
+            middle = begin + (1 if is_one else 2)
+            self._add_mark((begin, middle), before, behind)
+            self._add_mark((middle, end), before, behind)
         elif can_open:
-            self._opening_marks.add((begin, end))
-            builder.open(mark, [(begin, end)], repeats=True)
+            self._opening_marks.add(span)
+            builder.open(mark, [span], repeats=True)
         else:
-            builder.add_text(mark, (begin, end))
+            builder.add_text(mark, span)
 
     def _add_tag(self, match: re.Match[str]) -> None:
         name = match["name"].lower()
+        if name not in HTML.raw:
+            self.tags.append(match.span())
         if match["slash"]:
             self._builder.close(name, [match.span()])
         elif name in HTML.empty or match[0].endswith("/>"):
@@ -315,12 +398,17 @@ class _Paragraph:
             # Translate the text of the link, but keep its label.
             closing = [(label_end, label_end + 1), (label_begin - 1, label_end + 1), (end, end)]
         if match["title"]:
-            title = plain_segment(match["title"], match.span("title"), "title")
-            self._segments.append(title)
+            title_begin, title_end = match.span("title")
+            marks = match["title"][0] + match["title"][-1]
+            self._add_own_segment((title_begin + 1, title_end - 1), f"title:{marks}")
         if match["image"]:
-            self._segments.append(plain_segment(match["label"], match.span("label")))
+            self._add_own_segment(match.span("label"), self._kind)
             self._builder.add_empty([(begin, end)])
             return end
         self._builder.open("[", [(begin, label_begin)])
         self._links.append((label_end, end, closing))
         return label_begin
+
+    def _add_own_segment(self, span: Span, note: str) -> None:
+        text = _ESCAPE.sub(r"\1", self._source[slice(*span)])
+        self._segments.append(plain_segment(text, span, note))

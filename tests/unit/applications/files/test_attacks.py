@@ -18,6 +18,8 @@ COUNT = 20_000
         ("markdown", "x " + "**" * COUNT),
         ("markdown", "x " + "`a ``" * COUNT),
         ("markdown", "> " * 500 + "x"),
+        ("markdown", "$$a\n" * COUNT),
+        ("markdown", "!!! a" + " a" * COUNT),
         ("markdown", "a\nb " + "](x)(x " * 10_000),
         ("html", "x" + "</b>" * 1900),
         ("html", "x " + "<b>y</b> " * 1900),

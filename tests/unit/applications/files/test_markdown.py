@@ -168,3 +168,103 @@ def test_no_line_of_a_quote_is_empty_behind_a_hard_break():
 def test_lines_may_end_in_carriage_returns():
     source = "# eins\r\rzwei drei\r\n- vier\r- fünf\r"
     assert translate(source, "markdown") == source.upper()
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        (
+            "[^1]: Ein da\n[^b]: Zwei da\n\n    Mehr da\n",
+            "[^1]: DA EIN\n[^b]: DA ZWEI\n\n    DA MEHR\n",
+        ),
+        ("> [!NOTE]\n> Ein da\n", "> [!NOTE]\n> DA EIN\n"),
+        ("> [!tip]- Ein Titel\n> Ein da\n", "> [!tip]- TITEL EIN\n> DA EIN\n"),
+        ("+++\ntitle = 'da'\n+++\nEin da\n", "+++\ntitle = 'da'\n+++\nDA EIN\n"),
+        (":::note\nEin da\n:::\nzwei da\n", ":::note\nDA EIN\n:::\nDA ZWEI\n"),
+        ("::: tip Ein Titel\n- Ein da\n:::\n", "::: tip TITEL EIN\n- DA EIN\n:::\n"),
+        (":::tip[Ein Titel]{.x}\nEin da\n:::\n", ":::tip[TITEL EIN]{.x}\nDA EIN\n:::\n"),
+        (
+            '!!! note "not da"\n    Ein da\n\n    mehr\n',
+            '!!! note "DA NOT"\n    DA EIN\n\n    MEHR\n',
+        ),
+        ("zwei da\n??? note\n    Ein da\n", "DA ZWEI\n??? note\n    DA EIN\n"),
+        ("!!! Ein da\n", "DA EIN ! ! !\n"),
+        ('=== "Ein da"\n\n    mehr\n', '=== "DA EIN"\n\n    MEHR\n'),
+        ("Ein Wort\n: Ein da\n:   zwei\n    da\n", "WORT EIN\n: DA EIN\n:   DA\n    ZWEI\n"),
+        ("Ein da\n$$\na_1\n+ b\n$$\nzwei da\n", "DA EIN\n$$\na_1\n+ b\n$$\nDA ZWEI\n"),
+    ],
+)
+def test_blocks_of_dialects_stay_apart(source, expected):
+    for end in ("\n", "\r\n"):
+        written = expected.replace("\n", end)
+        assert translate(source.replace("\n", end), "markdown", backward) == written
+        assert translate(written, "markdown", identity) == written
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("Ein $\\alpha_i + a$ da\n", "DA $\\alpha_i + a$ EIN\n"),
+        ("Ein $$a_1$$ da\n", "DA $$a_1$$ EIN\n"),
+        ("Ein $5 und $6 da\n", "DA 6 $ UND 5 $ EIN\n"),
+        ("Ein ${a}/${b} da\n", "DA ${b} / ${a} EIN\n"),
+        ("Ein <code>a &amp; b</code> da\n", "DA <code>a &amp; b</code> EIN\n"),
+        ('Ein <kbd class="x">Strg C</kbd> da\n', 'DA <kbd class="x">Strg C</kbd> EIN\n'),
+        ('Ein <i translate="no">X y</i> da\n', 'DA <i translate="no">X y</i> EIN\n'),
+        ("Ein <b class='x notranslate'>X</b> da\n", "DA <b class='x notranslate'>X</b> EIN\n"),
+        ("Ein <var>x y</var> <variable> da\n", "<variable> DA <var>x y</var> EIN\n"),
+    ],
+)
+def test_formulas_and_code_in_a_line_stay(source, expected):
+    assert translate(source, "markdown", backward) == expected
+    assert translate(source, "markdown", identity) == source
+
+
+def test_attributes_of_tags_in_a_line_are_text():
+    source = 'Ein <img alt="Bild da"> und <a href=x title=Oben>Haus</a>, <b>da\n\n<i>Ein *x*</i>\n'
+    expected = (
+        'EIN <img alt="BILD DA"> UND <a href=x title="OBEN">HAUS</a>, <b>DA\n\n<i>EIN *X*</i>\n'
+    )
+    assert translate(source, "markdown") == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("[Haus](x (Ein Titel))\n", "[HAUS](x (TITEL EIN))\n"),
+        ("[Haus](x 'Ein \\'Titel\\'')\n", "[HAUS](x '\\' TITEL \\' EIN')\n"),
+        ('[Haus](x "Ein \\"Titel\\"")\n', '[HAUS](x "\\" TITEL \\" EIN")\n'),
+        ("![Ein \\*](x 'Titel')\n", "![\\* EIN](x 'TITEL')\n"),
+    ],
+)
+def test_titles_of_links_are_text_in_any_quotation_marks(source, expected):
+    assert translate(source, "markdown", backward) == expected
+
+
+def test_a_cell_may_contain_escaped_bars():
+    source = '| A |\n|---|\n| ein \\| `a \\| b` [x](y "Ja \\| da") ![Haus \\| Hof](z) |\n'
+    expected = '| A |\n|---|\n| EIN \\| `a \\| b` [X](y "JA \\| DA") ![HAUS \\| HOF](z) |\n'
+    assert translate(source, "markdown") == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("**fett** *kursiv*\n", "**Groß**\n"),
+        ("**fett***kursiv* da\n", "**Groß** da\n"),
+        ("*fett***kursiv** da\n", "*Groß* da\n"),
+    ],
+)
+def test_marks_without_words_disappear(source, expected):
+    def translator(segments):
+        [segment] = segments
+        text = expected.strip("*\n").replace("*", "")
+        end = len(segment.text)
+        return [AlignedText(text, [((0, 4), (0, 4)), ((end - 2, end), (5, 7))])]
+
+    assert translate(source, "markdown", translator) == expected
+    assert translate(source, "markdown", identity) == source
+
+
+def test_the_width_of_the_first_line_includes_its_prefix():
+    assert translate("> Zitat eins\n> zwei\n", "markdown") == "> ZITAT EINS\n> ZWEI\n"
