@@ -19,7 +19,10 @@ _LINE = r"(?!(?:\d+[ \t]*\r?\n)?[^\r\n]*-->)[^\r\n]+(?:\r?\n|\Z)"
 _CUE = re.compile(rf"^[ \t]*{_TIME}[ \t]*-->[ \t]*{_TIME}[^\r\n]*(?:\r?\n|\Z)((?:{_LINE})*)", re.M)
 _TAG = re.compile(r"<(?P<slash>/?)(?P<name>[A-Za-z]*)[^<>\n]*>|\{\\[^{}\n]*\}")
 _TOKEN = re.compile(r"\s*(?:<[^<>\n]*>|\{\\[^{}\n]*\}|[^\s\u3040-\u30ff\u3400-\u9fff])+|\s*\S")
-_SPEAKER = re.compile(r"^[ \t]*[-–—][ \t]*(?=\S)", re.M)
+_SPEAKER = re.compile(
+    r"^[ \t]*(?:(?:<[^<>/\n][^<>\n]*>|\{\\[^{}\n]*\})[ \t]*)*[-–—][ \t]*(?=\S)|(?=<v[ \t.])", re.M
+)
+"""A dash, perhaps behind tags, or a tag that names the speaker."""
 _END = re.compile(r"[.!?…:;♪\"”»\])。！？]$")
 MOST_CUES = 6
 """Most cues of one sentence."""
@@ -50,10 +53,12 @@ class SubtitleFormat(TextFormat):
         cues = list(_CUE.finditer(source))
         if not cues and source.strip() and not source.startswith("WEBVTT"):
             raise DataError("it has no subtitle times; is it SubRip or WebVTT?")
-        texts = []
+        texts: list[Segment | None] = []
         for cue in cues:
-            for span in _speeches(source, cue.span(1)):
-                texts.append(tagged_segment(source, span, _TAG))
+            speeches = _speeches(source, cue.span(1))
+            texts.append(tagged_segment(source, speeches[0], _TAG))
+            for span in speeches[1:]:  # a sentence has one speaker
+                texts += [None, tagged_segment(source, span, _TAG)]
         return _sentences(texts)
 
     def rendered(self, segment: Segment, translation: AlignedText, source: ReadSource) -> str:
@@ -75,7 +80,7 @@ class SubtitleFormat(TextFormat):
 
 
 def _speeches(source: str, span: Span) -> list[Span]:
-    """Return the places of the speeches of a cue. Several speeches begin with a dash each."""
+    """Return the places of the speeches of a cue. A speaker or a dash begins each."""
     begin, end = span
     speeches = []
     for match in _SPEAKER.finditer(source, begin, end):
@@ -86,7 +91,7 @@ def _speeches(source: str, span: Span) -> list[Span]:
 
 
 def _sentences(texts: Sequence[Segment | None]) -> Iterator[Segment]:
-    """Yield sentences, each of one text or several. A cue without words ends a sentence."""
+    """Yield sentences, each of one text or several. None ends a sentence."""
     group: list[Segment] = []
     length = 0
     for text in [*texts, None]:

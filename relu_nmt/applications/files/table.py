@@ -1,5 +1,6 @@
 """Tables with tabs or commas between columns. One column is translated."""
 
+import html
 import re
 from collections.abc import Iterator
 
@@ -12,19 +13,21 @@ from relu_nmt.errors import DataError
 
 _QUOTED_NOTE = "quoted"
 _TAG = re.compile(f"{tag_pattern('<', '>')}|{KEPT_SPACE.pattern}")
+_QUOTED_CELL = re.compile(r'(?<![^,;\t\r\n])"[^"]*(?:""[^"]*)*"(?![^,;\t\r\n])')
 _QUOTED = re.compile(rf'"(?P<letter>")|{_TAG.pattern}')
 
 
 @formats.register("table")
 class TableFormat(TextFormat):
-    """Tables. The first row shows whether tabs or commas separate the columns."""
+    """Tables. The first row shows whether tabs, commas or semicolons separate the columns."""
 
     reads = frozenset({"column"})
 
     def segments(self, source: str) -> Iterator[Segment | None]:
         """Yield the texts of the column that ``--column`` names."""
         first = source.partition("\n")[0]
-        separator = "\t" if "\t" in first else max(",;", key=first.count)
+        bare = html.unescape(_QUOTED_CELL.sub("", source).partition("\n")[0])
+        separator = "\t" if "\t" in bare else max(",;", key=bare.count)
         rows = list(_rows(source, separator))
         header = [_value(source[begin:end]) for begin, end in rows[0]]
         column = self.options.column

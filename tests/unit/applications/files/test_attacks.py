@@ -33,9 +33,11 @@ COUNT = 20_000
         ("text", "http://" + "." * COUNT),
         ("table", '"x,' * COUNT),
         ("table", '""' * COUNT),
+        ("table", ',"a""' * COUNT),
         ("table", "<a" + ' x=""' * COUNT + " <"),
         ("po", 'msgid "' + '"\n"' * COUNT),
         ("po", 'msgid "a' + "<" * COUNT + '"\nmsgstr ""\n'),
+        ("subtitles", "0:00:01,0 --> 0:00:02,0\n" + "<i>" * COUNT),
         ("subtitles", "0:00:01,0 --> 0:00:02,0\n" * COUNT),
     ],
 )

@@ -126,6 +126,21 @@ def test_one_column_of_a_table_is_translated():
         translate(TABLE, "table", column="4")
 
 
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ('"Hallo, du, da";x;y\n', '"HALLO, DU, DA";x;y\n'),
+        ('"Ein, ""zwei"",\nda";x\n', '"EIN, ""ZWEI"",\nDA";x\n'),
+        ("ein &amp; da &eacute; zwei,x\n", "EIN &amp; DA &eacute; ZWEI,x\n"),
+        ("R&D;x;y\n", "R&D;x;y\n"),
+        ('5" Rohr\t6" Rohr\n', '5" ROHR\t6" Rohr\n'),
+        ('"ein\tda",x\n', '"EIN\tDA",x\n'),
+    ],
+)
+def test_separators_within_cells_and_references_do_not_count(source, expected):
+    assert translate(source, "table") == expected
+
+
 def comma(segment):
     from relu_nmt.applications.files.aligned_words import AlignedText
 

@@ -8,7 +8,7 @@ from relu_nmt.applications.files import FileOptions, translated
 from relu_nmt.applications.files.aligned_words import AlignedText, Word, word_spans
 from relu_nmt.applications.files.subtitles import divided, wrapped
 from relu_nmt.errors import DataError
-from tests.unit.applications.files.translators import identity, translate, upper
+from tests.unit.applications.files.translators import backward, identity, translate, upper
 
 SRT = """1
 00:00:01,000 --> 00:00:02,500
@@ -122,6 +122,21 @@ def test_a_file_without_times_is_refused():
 def test_a_line_before_the_first_speaker_is_translated():
     source = "1\n00:00:01,000 --> 00:00:02,000\nEr sagt\n- Hallo du\n"
     assert translate(source, "subtitles").endswith("\nER SAGT\n- HALLO DU\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("<i>- Eins da</i>\n<i>- Zwei da</i>\n", "<i>- DA EINS</i>\n<i>- DA ZWEI</i>\n"),
+        ("{\\an8}<i>- Eins da\n- Zwei da</i>\n", "{\\an8}<i>- DA EINS\n- DA ZWEI</i>\n"),
+        ("<v Anna>Eins da\n<v.laut Bob>Zwei da\n", "<v Anna>DA EINS\n<v.laut Bob>DA ZWEI\n"),
+        ("<v A>Eins da</v> <v B>Zwei da</v>\n", "<v A>DA EINS</v> <v B>DA ZWEI</v>\n"),
+    ],
+)
+def test_each_speaker_of_a_cue_keeps_a_line_with_tags(text, expected):
+    times = "1\n00:00:01,000 --> 00:00:02,000\n"
+    assert translate(times + text, "subtitles", backward) == times + expected
+    assert translate(times + text, "subtitles", identity) == times + text
 
 
 def test_a_cue_of_many_words_does_not_take_long():
