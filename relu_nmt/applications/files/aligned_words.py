@@ -110,8 +110,10 @@ def aligned_words(segment: Segment, translation: AlignedText) -> list[Word]:
     """Return the words of a translation, with their source words and each protected text once."""
     source = source_spans(segment)
     target = _target_spans(segment, translation.text)
-    # A mark, such as a full stop, does not stand for a word, nor a word for a mark.
+    # A mark, such as a full stop, does not stand for a word, nor a word for a mark. A protected
+    # symbol may, as "&" stands for "and".
     protected = {(entry.begin, entry.end) for entry in segment.protected}
+    protected_texts = {segment.text[begin:end] for begin, end in protected}
     words_and_marks: dict[bool, set[int]] = {True: set(), False: set()}
     for number, span in enumerate(source):
         for is_word, numbers in words_and_marks.items():
@@ -121,8 +123,12 @@ def aligned_words(segment: Segment, translation: AlignedText) -> list[Word]:
     votes: list[Counter[int]] = [Counter() for _ in target]
     for source_span, target_span in translation.links:
         for number in _overlapping(target, target_span):
-            allowed = words_and_marks[_is_word(translation.text, target[number])]
-            votes[number].update(filter(allowed.__contains__, _overlapping(source, source_span)))
+            begin, end = target[number]
+            is_word = _is_word(translation.text, (begin, end))
+            is_symbol = not is_word and translation.text[begin:end] in protected_texts
+            for source_number in _overlapping(source, source_span):
+                if is_symbol or source_number in words_and_marks[is_word]:
+                    votes[number][source_number] += 1
     words = []
     position = 0
     for (begin, end), counts in zip(target, votes, strict=True):
@@ -184,7 +190,7 @@ def _with_protected(segment: Segment, source: Sequence[Span], words: Sequence[Wo
         # Drop further copies, except ordinary words and translations of other words.
         further = [number for number in numbers_by_text[text] if number not in kept_here]
         num_ordinary = len(ordinary)
-        if text.isalpha():
+        if text.isalpha() or len(text) == 1:
             unexplained = [n for n in further if words[n].source in sources_of_none]
             num_ordinary = max(0, num_ordinary - (len(further) - len(unexplained)))
             further = unexplained
@@ -196,7 +202,7 @@ def _with_protected(segment: Segment, source: Sequence[Span], words: Sequence[Wo
         if number not in left_out:
             remaining.append(kept.get(number, word))
     for entry_word in missing:
-        _copy_protected(remaining, entry_word, len(source))
+        _copy_protected(remaining, entry_word, segment.text, len(source))
     return remaining
 
 
@@ -232,27 +238,49 @@ def _ordinary_words(segment: Segment, source: Sequence[Span], text: str) -> set[
     return ordinary
 
 
-def _copy_protected(words: list[Word], copied: Word, num_source: int) -> None:
-    """Put a protected text in place of its aligned words, or else at :func:`gap_before`."""
-    assert copied.source is not None
+def _copy_protected(words: list[Word], copied: Word, source: str, num_source: int) -> None:
+    """Put a protected text in place of its aligned words, or else at :func:`gap_before`.
+
+    In a gap it touches marks as it does in the source, and words of scripts without spaces.
+    """
+    assert copied.source is not None and copied.protected is not None
     scores = []
     for word in words:
         if word.protected:
             scores.append(BLOCKED)
-        elif word.source is None:
+        elif word.source is None or _is_other_mark(word.text, copied.text):
             scores.append(UNKNOWN)
         else:
             scores.append(INSIDE if word.source == copied.source else ELSEWHERE)
     begin, end = best_run(scores)
-    if begin == end:
-        begin = end = gap_before(
-            places_by_source(words), range(len(words)), copied.source, num_source
-        )
-    if begin < len(words):
+    if begin < end:
         copied.before = words[begin].before
-    if begin == end == 0 and words:
-        words[0].before = words[0].before or " "
-    words[begin:end] = [copied]
+        words[begin:end] = [copied]
+        return
+    gap = gap_before(places_by_source(words), range(len(words)), copied.source, num_source)
+    if gap > 0:
+        last = words[gap - 1].text
+        before = source[: copied.protected.begin][-1:]
+        if (_is_mark(before) and _is_mark(last)) or re.search(rf"{_UNSPACED}\Z", last):
+            copied.before = ""
+    if gap < len(words):
+        following = words[gap]
+        behind = source[copied.protected.end :][:1]
+        if _is_mark(behind) and _is_mark(following.text):
+            following.before = ""
+        elif gap == 0:
+            following.before = following.before or " "
+    words.insert(gap, copied)
+
+
+def _is_mark(text: str) -> bool:
+    """Return True for a text with neither a letter nor a digit, other than a space."""
+    return text.strip() != "" and not any(map(str.isalnum, text))
+
+
+def _is_other_mark(text: str, protected: str) -> bool:
+    """Return True for a mark that does not stand for a protected text with letters."""
+    return _is_mark(text) and not _is_mark(protected) and text not in protected
 
 
 def best_run(scores: Sequence[float]) -> tuple[int, int]:

@@ -143,6 +143,25 @@ def test_tags_go_to_the_words_that_they_meant(source, text, links, expected):
             [(0, 0), (1, 1), (2, 2), (3, 3)],
             "the path is <code>path</code>",
         ),
+        # A symbol may be the translation of a word.
+        (
+            "A &amp; B und C",
+            "A & B & C",
+            [(0, 0), (1, 1), (2, 2), (3, 3), (4, 4)],
+            "A &amp; B &amp; C",
+        ),
+        ("A &amp; B", "A & & B", [(0, 0), (1, 1), (1, 2), (2, 3)], "A &amp; B"),
+        # A copy in a gap touches only marks, and only if it touches marks in the source.
+        ("Öffne {x}.", "Open.", [(0, 0), (4, 1)], "Open {x}."),
+        ("Datei {x}, dann", "File, then", [(0, 0), (4, 1), (5, 2)], "File {x}, then"),
+        ("Das Ende <code>a</code>.", "The end.", [(0, 0), (1, 1)], "The end <code>a</code>."),
+        ("Da „{x}“ ist", "There “” is", [(0, 0), (1, 1), (5, 2), (6, 3)], "There “{x}” is"),
+        ("{x}: fehlt", ": missing", [(3, 0), (4, 1)], "{x}: missing"),
+        ("Öffne {x}。", "打开。", [(0, 0), (0, 1), (4, 2)], "打开{x}。"),
+        # It does not take the place of other marks that are aligned to it.
+        ("Öffne {x}.", "Open.", [(0, 0), (2, 1)], "Open {x}."),
+        ("Öffne {x}.", "Open {y}.", [(0, 0), (1, 1), (2, 2), (3, 3), (3, 4)], "Open {x}."),
+        ("a &copy; b", "a + b", [(0, 0), (1, 1), (2, 2)], "a &copy; b"),
         # Letters may touch it.
         ("ein <code>ls</code>da", "a lsda", [(0, 0)], "a <code>ls</code>da"),
     ],
