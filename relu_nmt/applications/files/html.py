@@ -1,7 +1,7 @@
 """Web pages: text between block elements, with inline elements as tags."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from relu_nmt.applications.files import formats
 from relu_nmt.applications.files.markup import (
@@ -42,7 +42,10 @@ _BLOCKS = names(
     "colgroup col thead tbody tfoot tr td th pre blockquote section article aside header footer "
     "main nav figure figcaption details summary fieldset legend form center address"
 )
-"""Elements that divide words."""
+_CHOICES = names("select optgroup option")
+"""Elements that divide words, as blocks do, but are tags only in pairs."""
+_ALONE = names("br hr img input wbr col meta")
+"""Elements without a closing tag."""
 _OTHERS = names("html head body meta link script button")
 _VALUES = (
     r'""(?:[^\s"<>][^"<>]*)?""',
@@ -54,7 +57,10 @@ _VALUES = (
 )
 """Values in quotes, in doubled quotes (tables), in escaped quotes, or without quotes."""
 MOST_WITHIN = 1_000
-"""Most characters between the tags of a pair that is no element of HTML."""
+"""Most characters between the tags of a pair that is no element of HTML, and of a tag of code.
+
+Also the most tags within code, and the most hyphens and tags within a comment.
+"""
 _CHARSET = re.compile(rb"""<meta\b[^>]*?\bcharset\s*=\s*["']?([\w.-]+)""", re.IGNORECASE)
 _LATIN_1 = names("iso-8859-1 iso8859-1 latin1 ascii us-ascii")
 _UNUSED = re.compile(rb"[\x81\x8d\x8f\x90\x9d]")
@@ -105,15 +111,15 @@ class HtmlReader(MarkupReader):
 
 
 def tag_pattern(opening: str, closing: str) -> str:
-    """Return an expression for tags within a text, between these marks.
+    """Return an expression for the tags of a text, whose marks are these.
 
     Names of HTML elements are tags. Other names are tags only in pairs or with a slash, so that
-    ``List<String>`` is text. The groups are ``slash``, ``name``, ``block`` and ``end``.
+    ``List<String>`` is text. Its groups are for :func:`~segments.add_tag`.
     """
-    blocks = "|".join(_BLOCKS)
-    inline = "|".join(HTML.inline | HTML.empty | HTML.protected | _OTHERS)
-    element = rf"(?P<element>(?:(?P<block>(?i:{blocks}))|(?i:{inline}))(?![\w-]))"
-    name = rf"(?P<name>{element}|[A-Za-z][\w-]*)"
+    elements = _BLOCKS | HTML.inline | HTML.empty | HTML.protected | _OTHERS
+    divides = f"(?=(?P<divides>{_any_of(_BLOCKS | _CHOICES | HTML.dividing)})?)"
+    is_alone = f"(?=(?P<alone>{_any_of(_ALONE)})?)"
+    name = rf"{divides}{is_alone}(?P<name>(?P<element>{_any_of(elements)})|[A-Za-z][\w-]*)"
     # An attribute has a value, or is a placeholder such as {x}. Names alone may follow it.
     valued = rf"[\w:.-]+\s*=\s*(?:{'|'.join(_VALUES)})"
     first = rf"(?:{valued}|[%{{][^\s<>&]*)"
@@ -122,7 +128,38 @@ def tag_pattern(opening: str, closing: str) -> str:
     # A tag that is no element and has no slash needs its closing tag behind it.
     closing_tag = rf"{opening}/(?P=name)\s*{closing}"
     is_pair = rf"(?=(?s:.{{0,{MOST_WITHIN}}}?){closing_tag})"
-    return rf"{tag}(?(element)|(?(slash)|(?(end)|{is_pair})))"
+    tag += rf"(?(element)|(?(slash)|(?(end)|{is_pair})))"
+    return f"{untranslated_pattern(opening, closing)}|{tag}"
+
+
+def untranslated_pattern(opening: str, closing: str) -> str:
+    """Return an expression for comments, and for elements whose text is not translated.
+
+    ``opening`` and ``closing`` are the marks of tags. The group ``content`` is the text of an
+    element, such as code, that belongs to the words around it.
+    """
+    first = opening[0]
+    times = f"{{0,{MOST_WITHIN}}}"
+    within_tag = rf"(?:(?!{opening}|{closing})[^<>]){times}"
+    # A further opening mark ends the search, so that many of them take no more time than one.
+    comment = rf"[^{first}-]*(?:(?!{opening}!--|--{closing})[{first}-][^{first}-]*){times}"
+    forbids = r"""(?<![\w-])(?:translate\s*=\s*(?:["']|&\w+;)*no|notranslate)(?![\w-])"""
+    forbidden = rf"[A-Za-z][\w-]*(?![\w-])(?={within_tag}?{forbids})"
+
+    def element(group: str, name: str, content: str) -> str:
+        same_name = rf"(?i:(?P={group}))(?![\w-])"
+        text = rf"[^{first}]*(?:(?!{opening}/?{same_name}){first}[^{first}]*){times}"
+        head = rf"{opening}(?P<{group}>{name}){within_tag}(?<!/){closing}"
+        return rf"{head}(?{content}{text}){opening}/{same_name}\s*{closing}"
+
+    without_words = element("skipped", _any_of(HTML.skipped), ":")
+    with_words = element("kept", f"(?:{_any_of(HTML.protected)}|{forbidden})", "P<content>")
+    return f"{opening}!--{comment}--{closing}|{without_words}|{with_words}"
+
+
+def _any_of(elements: Iterable[str]) -> str:
+    """Return an expression for the names of elements."""
+    return rf"(?i:{'|'.join(sorted(elements))})(?![\w-])"
 
 
 class PageFormat(MarkupFormat):

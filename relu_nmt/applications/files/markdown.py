@@ -330,14 +330,14 @@ class _Paragraph:
         elif kind == "tag":
             self._add_tag(match)
         elif kind == "code":
-            builder.add_protected(text.strip("`"), span)
+            builder.add_protected(text.strip("`"), [span])
         elif kind == "address":
-            builder.add_protected(text[1:-1], span)
+            builder.add_protected(text[1:-1], [span])
         elif kind == "formula":
-            builder.add_protected(text, span)
+            builder.add_protected(text, [span])
         elif kind == "element":
             inner = re.sub("<[^<>]*>", "", match["inner"])
-            builder.add_protected(html.unescape(inner), span)
+            builder.add_protected(html.unescape(inner), [span])
         elif kind in ("break", "note"):
             builder.add_empty([span], is_space=kind == "break")
         elif kind == "reference":

@@ -316,7 +316,7 @@ class MarkupReader:
                 self.inner.append(range(number + 1, end))
             return end
         if piece.name in vocabulary.protected or self.is_untranslated(piece):
-            self.builder.add_protected(self.text_of(range(number + 1, end)), element)
+            self.builder.add_protected(self.text_of(range(number + 1, end)), [element])
             return end
         if piece.kind == "empty":
             self.builder.add_empty([piece.span])
@@ -404,7 +404,7 @@ def add_reference(builder: SegmentBuilder, match: re.Match[str]) -> None:
     if text == "\u00a0":
         builder.add_empty([match.span()], is_space=True)
     elif is_symbol or text == match[0]:
-        builder.add_protected(text, match.span())
+        builder.add_protected(text, [match.span()])
     else:
         builder.add_text(text, match.span())
 

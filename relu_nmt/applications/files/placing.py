@@ -295,8 +295,8 @@ class _Page:
 
     def _write_word(self, word: Word, inside: Sequence[Tag], style: str) -> None:
         """Write a word with the tags inside it, or the source of a protected text."""
-        if word.protected is not None and word.protected.source is not None:
-            self._parts.append(word.protected.source)
+        if word.protected is not None and word.protected.source:
+            self._parts += word.protected.source
             self._is_behind_space = False
             return
         if not inside:

@@ -1,5 +1,6 @@
 """Segments: the texts of a document without their markup, and the tags at their places."""
 
+import html
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -69,12 +70,13 @@ class Tag:
 class Protected:
     """A text within a segment that is not translated: ``text[begin:end]``.
 
-    ``source`` is its span in the source, including the marks of a code span. None: the text itself.
+    ``source`` are its spans in the source, including the marks of a code span. Without them the
+    text itself is written.
     """
 
     begin: int
     end: int
-    source: Span | None = None
+    source: Sequence[Span] = ()
 
 
 @dataclass(frozen=True)
@@ -142,18 +144,18 @@ class SegmentBuilder:
         if len(self._text) > MOST_CHARACTERS:
             raise DataError(f"a paragraph has more than {MOST_CHARACTERS:,} characters; divide it")
 
-    def add_protected(self, text: str, span: Span) -> None:
-        """Add text that is not translated. The span of the source is written in its place."""
+    def add_protected(self, text: str, source: Sequence[Span]) -> None:
+        """Add text that is not translated. The spans of the source are written in its place."""
         plain = _SPACE.sub(" ", text).strip()
         if not plain:
-            self.add_empty([span])
+            self.add_empty(source)
             return
         self._count()
         self._divide_before(plain)
         begin = len(self._text)
         self._text += plain
-        self._protected.append(Protected(begin, len(self._text), span))
-        self._add_text_span(span)
+        self._protected.append(Protected(begin, len(self._text), source))
+        self._add_text_span((source[0][0], source[-1][1]))
 
     def add_empty(
         self,
@@ -227,7 +229,8 @@ class SegmentBuilder:
         tag.closing = source
         tag.is_spaced = tag.is_spaced and tag.begin == tag.end
         self._is_behind_link = self._is_behind_link or name in _LINKS
-        if name == "sup" and self._is_note(tag):
+        # A tag of unparsed text has several spans, and its text has them, too.
+        if name in ("sup", "html sup") and len(source) == 1 and self._is_note(tag):
             self._take_out(tag)
         self._siblings.append(tag)
         self._last_empty = tag if tag.begin == tag.end else None
@@ -375,29 +378,42 @@ def tagged_segment(
 ) -> Segment | None:
     """Return a text with tags as a segment, or None if the text has no letter.
 
-    A match of ``tags`` with a group ``name`` is a tag of a pair, and a closing tag if it also has a
-    group ``slash``. With a group ``block`` it divides words. A group ``letter`` is text. All other
-    matches are empty tags. White space and ``<br>`` stand for a space.
+    :func:`add_tag` tells what a match of ``tags`` is.
     """
     builder = SegmentBuilder()
     position, end = span
     for match in tags.finditer(source, position, end):
         builder.add_text(source[position : match.start()], (position, match.start()))
         position = match.end()
-        groups = match.groupdict()
-        name = groups.get("name") or ""
-        is_space = match[0].isspace() or name.lower() == "br"
-        if groups.get("letter"):
-            builder.add_text(groups["letter"], match.span())
-        elif not name or is_space or match[0].endswith("/>"):
-            builder.add_empty([match.span()], is_space=is_space)
-        elif match["slash"]:
-            builder.close(name, [match.span()])
-            if groups.get("block"):
-                builder.add_text(" ", match.span())
-        else:
-            if groups.get("block"):
-                builder.add_text(" ", match.span())
-            builder.open(name, [match.span()])
+        add_tag(builder, match, [match.span()])
     builder.add_text(source[position:end], (position, end))
     return builder.finish(note)
+
+
+def add_tag(
+    builder: SegmentBuilder, match: re.Match[str], source: Sequence[Span], is_in_xml: bool = False
+) -> None:
+    """Add a tag by the groups of its match, all of which a pattern may lack.
+
+    A tag with a ``name`` belongs to a pair, and ends it if it has a ``slash``. It is an empty tag
+    if it has an ``end`` or is ``alone``. With ``divides`` it divides words. ``content`` is text
+    that is not translated, and a ``letter`` is text. All other matches are empty tags. White space
+    and ``<br>`` stand for a space. With ``is_in_xml`` elements of XML may overlap the pairs.
+    """
+    groups = match.groupdict()
+    name = (groups.get("name") or "").lower()
+    pair = f"html {name}" if is_in_xml else name
+    if groups.get("letter"):
+        builder.add_text(match["letter"], match.span())
+    elif groups.get("content") is not None:
+        without_tags = match.re.sub(" ", match["content"])
+        builder.add_protected(html.unescape(without_tags), source)
+    elif not name or groups.get("end") or groups.get("alone"):
+        is_space = match[0].isspace() or name == "br"
+        builder.add_empty(source, is_space=is_space, is_first=len(source) > 1)
+    elif match["slash"]:
+        builder.close(pair, source, may_overlap=is_in_xml)
+    else:
+        builder.open(pair, source)
+    if groups.get("divides"):
+        builder.divide()

@@ -1,13 +1,13 @@
 """XLIFF 1.2 and 2. Units without a translation get one, which is marked for review."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 from relu_nmt.applications.files import formats
 from relu_nmt.applications.files.aligned_words import AlignedText
 from relu_nmt.applications.files.document import ReadSource
-from relu_nmt.applications.files.html import HTML, tag_pattern
+from relu_nmt.applications.files.html import tag_pattern
 from relu_nmt.applications.files.markup import (
     MarkupReader,
     Piece,
@@ -17,7 +17,7 @@ from relu_nmt.applications.files.markup import (
     check_xml,
     names,
 )
-from relu_nmt.applications.files.segments import Segment, Span
+from relu_nmt.applications.files.segments import Segment, Span, add_tag
 
 _OPENING = names("bpt bx sc sm")
 _CLOSING = names("ept ex ec em")
@@ -30,7 +30,8 @@ _STATE = re.compile(r"""\s(?:state|subState|state-qualifier)\s*=\s*(?:"[^"]*"|'[
 _LINE_BREAK = re.compile(
     r"""(?:ctype|subType)\s*=\s*["'](?:xlf:)?(?:lb|x-br|x-html-br)["']|(?:&lt;|<)br\b"""
 )
-_ESCAPED_TAG = re.compile(tag_pattern("&lt;", "&gt;"))
+_ESCAPED_TAG = re.compile(rf"(?P<letter>&)amp;(?=#?\w+;)|{tag_pattern('&lt;', '&gt;')}")
+"""A tag, or the mark of a reference in escaped HTML."""
 _RAW_TAG = re.compile(tag_pattern("<", ">"))
 
 
@@ -127,7 +128,7 @@ class _Reader(MarkupReader):
             behind = self._end_untranslated(number, end)
             if behind > end:
                 text = self.text_of(range(end, behind))
-                self.builder.add_protected(text, self._span((number, behind)))
+                self.builder.add_protected(text, [self._span((number, behind))])
                 return behind
             self.builder.open(self._key(piece), [element])
         elif piece.name in _CLOSING:
@@ -143,7 +144,7 @@ class _Reader(MarkupReader):
         for match in _ESCAPED_TAG.finditer(self.source, piece.begin, piece.end):
             super().add_text(replace(piece, end=match.start()))
             piece = replace(piece, begin=match.end())
-            self._add_html_tag(match, [match.span()])
+            add_tag(self.builder, match, [match.span()], is_in_xml=True)
         super().add_text(piece)
 
     def add_part(self, piece: Piece) -> None:
@@ -157,18 +158,10 @@ class _Reader(MarkupReader):
         for match in _RAW_TAG.finditer(self.source, position, end):
             text = self.source[position : match.start()]
             self.builder.add_text(text, piece.span, is_whole=True)
-            self._add_html_tag(match, [opening, match.span(), (end, piece.end)])
+            source = [opening, match.span(), (end, piece.end)]
+            add_tag(self.builder, match, source, is_in_xml=True)
             position = match.end()
         self.builder.add_text(self.source[position:end], piece.span, is_whole=True)
-
-    def _add_html_tag(self, match: re.Match[str], spans: Sequence[Span]) -> None:
-        name = match["name"].lower()
-        if name in HTML.empty or match["end"]:
-            self.builder.add_empty(spans, is_space=name in HTML.spaces, is_first=len(spans) > 1)
-        elif match["slash"]:
-            self.builder.close(f"html {name}", spans, may_overlap=True)
-        else:
-            self.builder.open(f"html {name}", spans)
 
     def _end_untranslated(self, number: int, end: int) -> int:
         """Return the number of the last piece of a text not to be translated, or else ``end``."""

@@ -6,7 +6,13 @@ import pytest
 
 from relu_nmt.applications.files import FileOptions, Languages, translated
 from relu_nmt.errors import DataError
-from tests.unit.applications.files.translators import backward, identity, translate, upper
+from tests.unit.applications.files.translators import (
+    backward,
+    dropping,
+    identity,
+    translate,
+    upper,
+)
 
 HEADER = 'msgid ""\nmsgstr ""\n"Content-Type: text/plain; charset=UTF-8\\n"\n'
 DONE = '\n# Notiz\n#: a.c:1\n#, c-format\nmsgid "Datei %s"\nmsgstr "file %s"\n'
@@ -278,11 +284,87 @@ def test_tags_in_a_cell_are_tags():
     assert translate(table, "table", backward, column="2") == expected
 
 
-def test_block_elements_in_a_cell_divide_words():
-    source = "<ul><li>Apfel</li><li>Birne</li></ul>"
-    expected = "<ul><li>APFEL</li> <li>BIRNE</li></ul>"
-    assert translate(f'"{source}",b\n', "table") == f'"{expected}",b\n'
-    assert f'msgstr "{expected}"' in translate(f'msgid "{source}"\nmsgstr ""\n', "po")
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("<p>Eins</p><p>Zwei</p>", "<p>ZWEI</p> <p>EINS</p>"),
+        ("<p>Eins</p> <P>Zwei</p>", "<P>ZWEI</p> <p>EINS</p>"),
+        ("<ul><li>Eins</li><li>Zwei</li></ul>", "<ul><li>ZWEI</li> <li>EINS</li></ul>"),
+        ("Eins<hr/>Zwei<HR>Drei", "DREI ZWEI<HR> EINS<hr/>"),
+        (
+            "<option>Eins</option><option>Zwei</option>",
+            "<option>ZWEI</option> <option>EINS</option>",
+        ),
+        ("ein <option> ist", "IST > OPTION < EIN"),
+        ("<a href='x'>Eins</a><a href='y'>Zwei</a>", "<a href='y'>ZWEI</a> <a href='x'>EINS</a>"),
+        ("Eins<img src='x'>Zwei", "ZWEI EINS<img src='x'>"),
+    ],
+)
+def test_block_elements_in_a_text_divide_words(text, expected):
+    assert written_in_all(text, backward) == [expected] * 4
+    assert written_in_all(text, identity) == [text] * 4
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "<code>foo bar</code>",
+        "<KBD class='x'>Strg <b>C</b></kbd>",
+        "<code>List<String> x</code>",
+        "<span translate='no'>Re Lu</span>",
+        "<b class='x notranslate'>Re <i>Lu</i></b>",
+    ],
+)
+def test_code_in_a_text_stays_at_its_place(code):
+    assert written_in_all(f"Siehe {code} da", upper) == [f"SIEHE {code} DA"] * 4
+    assert written_in_all(f"Siehe {code} da", backward) == [f"DA {code} SIEHE"] * 4
+    assert written_in_all(f"Siehe {code} da", dropping) == [f"{code} Nichts"] * 4
+
+
+@pytest.mark.parametrize(
+    "empty",
+    [
+        "<!-- wp:paragraph -- <b> -->",
+        "<style>p > a {color: red}</style>",
+        "<script>if (a < b) write('</b>');</script>",
+    ],
+)
+def test_comments_and_scripts_in_a_text_are_empty_tags(empty):
+    assert written_in_all(f"{empty}<p>Eins {empty} da", upper) == [f"{empty}<p>EINS {empty} DA"] * 4
+    assert written_in_all(f"Eins {empty} da", backward) == [f"{empty} DA EINS"] * 4
+
+
+def test_an_element_that_stays_may_end_after_another_or_not_at_all():
+    text = "<code>a <code>b c</code> d <code>e"
+    assert written_in_all(text, upper) == ["<code>A <code>b c</code> D <code>E"] * 4
+    text = "<span class='notranslated'>a</span> <img translate='no'> b"
+    assert written_in_all(text, upper) == [text.replace(">a<", ">A<").replace(" b", " B")] * 4
+
+
+def written_in_all(text, translate_segments):
+    """Return the translations of a text in PO, a table, and XLIFF, both escaped and unparsed."""
+    written = translate(f'msgid "{text}"\nmsgstr ""\n', "po", translate_segments)
+    texts = [written.partition('msgstr "')[2].removesuffix('"\n')]
+    texts.append(translate(f"{text}\tb\n", "table", translate_segments).removesuffix("\tb\n"))
+    for source in (escape(text), f"<![CDATA[{text}]]>"):
+        root = ElementTree.fromstring(translate(TWO.format(source), "xliff", translate_segments))
+        texts.append(root.findall(".//{*}segment/{*}target")[0].text)
+    return texts
+
+
+@pytest.mark.parametrize("reference", ["&nbsp;", "&#160;", "&lt;"])
+def test_a_reference_in_escaped_html_is_one_text(reference):
+    source = f"Eins {escape(reference)} zwei &amp; drei"
+    expected = f"DREI &amp; ZWEI {escape(reference)} EINS"
+    assert f"<target>{expected}</target>" in translate(TWO.format(source), "xliff", backward)
+
+
+def test_a_note_in_escaped_html_is_no_part_of_its_word():
+    source = escape("Wort<sup>1</sup> zwei")
+    expected = escape("ZWEI WORT<sup>1</sup>")
+    assert f"<target>{expected}</target>" in translate(TWO.format(source), "xliff", backward)
+    source = "<![CDATA[Wort<sup>1</sup> zwei]]>"
+    assert translate(TWO.format(source), "xliff", backward).count("<target>") == 2
 
 
 def test_a_pair_of_a_name_without_content_stays_a_pair():
