@@ -1,6 +1,7 @@
 """Markdown: blocks by markdown-it, and inline markup segments in the lines of the source."""
 
 import html
+import json
 import re
 import unicodedata
 from collections.abc import Container, Iterator, Sequence
@@ -28,6 +29,11 @@ with needing('Markdown needs the package {}: pip install "relu-nmt[files]"'):
 
 _END = r"[ \t]*(?=[\r\n]|\Z)"
 _FRONT = rf"\A(?:---[ \t]*\r?\n(?s:.*?)\n(?:---|\.\.\.)|\+\+\+[ \t]*\r?\n(?s:.*?)\n\+\+\+){_END}"
+_FRONT_TEXT = re.compile(
+    r"^(?:title|description)[ \t]*(?:=|:(?=\s))[ \t]*"
+    rf"(?P<text>\"(?:\\.|[^\"\\\r\n])*\"|'[^'\r\n]*'|\w[^#\r\n]*?){_END}",
+    re.MULTILINE,
+)
 _DIALECT = re.compile(
     rf"""
     (?P<front>{_FRONT})
@@ -55,7 +61,7 @@ _INLINE = re.compile(
   | (?P<formula>(?<![A-Za-z\d$])(?P<dollars>\$\$?)(?![\s$])(?:\\.|[^$\\])+(?<!\s)(?P=dollars)
       (?![A-Za-z\d${]))
   | (?P<address><(?:https?|ftp|mailto):[^\s<>]*>)
-  | (?P<note>\[\^[^\]\s]+\] | <!--.*?-->)
+  | (?P<note>\[\^[^\]\s]+\] | <!--.*?--> | \{(?::|[.\#]|[\w-]+=)[^{}\n]*\})
   | (?P<url>(?:https?|ftp)://[^\s<>"')\]]+)
   | (?P<element><(?P<kept>(?i:"""
     + "|".join(sorted(HTML.protected))
@@ -104,6 +110,12 @@ class MarkdownFormat(TextFormat):
     def segments(self, source: str) -> list[Segment]:
         """Return the segments of a text in reading order."""
         segments: list[Segment | None] = []
+        front = re.match(_FRONT, source)
+        for match in _FRONT_TEXT.finditer(source, 0, front.end() if front else 0):
+            value = match["text"]
+            if value[0] in "\"'":
+                value = _ESCAPE.sub(r"\1", value[1:-1])
+            segments.append(plain_segment(value, match.span("text"), "front"))
         pages = []
         tags = []
         for kind, span, references in _blocks(source):
@@ -127,6 +139,8 @@ class MarkdownFormat(TextFormat):
         kind, _, note = segment.note.partition(":")
         if kind == "html":
             return HtmlFormat(self.options).text(text, style, replace(segment, note=note))
+        if kind == "front":
+            return json.dumps(text, ensure_ascii=False)
         if kind == "title":  # with its quotation marks as note
             return re.sub(rf"[\\|{note}]", r"\\\g<0>", text)
         written = _SPECIAL.sub(_escaped, text)

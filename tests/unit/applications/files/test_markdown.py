@@ -4,7 +4,8 @@ from relu_nmt.applications.files.aligned_words import AlignedText
 from tests.unit.applications.files.translators import backward, identity, translate
 
 PAGE = """---
-title: nicht
+title: Ein Haus
+name: nicht
 ---
 # Ein *Titel* mit `code`
 
@@ -45,7 +46,7 @@ def test_the_identity_keeps_every_byte():
 def test_translating_markdown_changes_its_text_only():
     written = translate(PAGE, "markdown")
     for text in (
-        "---\ntitle: nicht\n---\n# EIN *TITEL* MIT `code`\n",
+        '---\ntitle: "EIN HAUS"\nname: nicht\n---\n# EIN *TITEL* MIT `code`\n',
         "> DAS IST EIN **SEHR GROßER** ABSATZ MIT [EINEM\n> LINK](http://a.b/c_d "
         '"DER TITEL") UND ![EIN BILD](b.png), AUCH <b>FETT</b>  \n> NEU. SNAKE_CASE UND ',
         "2 \\* 3 [REF][ref] UND [REF][Ref] &copy;\n> http://x.y/_z_\n",
@@ -179,7 +180,7 @@ def test_lines_may_end_in_carriage_returns():
         ),
         ("> [!NOTE]\n> Ein da\n", "> [!NOTE]\n> DA EIN\n"),
         ("> [!tip]- Ein Titel\n> Ein da\n", "> [!tip]- TITEL EIN\n> DA EIN\n"),
-        ("+++\ntitle = 'da'\n+++\nEin da\n", "+++\ntitle = 'da'\n+++\nDA EIN\n"),
+        ("+++\nname = 'Ein da'\n+++\nEin da\n", "+++\nname = 'Ein da'\n+++\nDA EIN\n"),
         (":::note\nEin da\n:::\nzwei da\n", ":::note\nDA EIN\n:::\nDA ZWEI\n"),
         ("::: tip Ein Titel\n- Ein da\n:::\n", "::: tip TITEL EIN\n- DA EIN\n:::\n"),
         (":::tip[Ein Titel]{.x}\nEin da\n:::\n", ":::tip[TITEL EIN]{.x}\nDA EIN\n:::\n"),
@@ -268,3 +269,37 @@ def test_marks_without_words_disappear(source, expected):
 
 def test_the_width_of_the_first_line_includes_its_prefix():
     assert translate("> Zitat eins\n> zwei\n", "markdown") == "> ZITAT EINS\n> ZWEI\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("---\ntitle: Ein da\n---\n", '---\ntitle: "DA EIN"\n---\n'),
+        ('---\ntitle: Ein "da"\n---\n', '---\ntitle: "\\" DA \\" EIN"\n---\n'),
+        ("---\nx: 1\ntitle: 'Ein da'\n...\n", '---\nx: 1\ntitle: "DA EIN"\n...\n'),
+        ('---\ndescription: "Ein \\" da" \n---\n', '---\ndescription: "DA \\" EIN" \n---\n'),
+        ('+++\ntitle = "Ein da"\n+++\n', '+++\ntitle = "DA EIN"\n+++\n'),
+        ("---\ntitle: >\n  Ein da\n---\n", "---\ntitle: >\n  Ein da\n---\n"),
+        ("---\nx:\n  title: Ein da\n---\n", "---\nx:\n  title: Ein da\n---\n"),
+        ("---\ntitle: Ein da # nicht\n---\n", "---\ntitle: Ein da # nicht\n---\n"),
+        ("---\nx: 1\n---\n\ntitle: Ein da\n", "---\nx: 1\n---\n\nDA EIN : TITLE\n"),
+    ],
+)
+def test_the_title_in_the_front_matter_is_text(source, expected):
+    for end in ("\n", "\r\n"):
+        written = translate(source.replace("\n", end), "markdown", backward)
+        assert written == expected.replace("\n", end)
+    assert translate(source, "markdown", identity) == source
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("# Ein da {#x .klein}\n", "# DA EIN {#x .klein}\n"),
+        ("Ein da\n{: .klein }\n", "DA EIN\n{: .klein }\n"),
+        ("![Bild](x){width=50%} da\n", "![BILD](x){width=50%} DA\n"),
+        ("Ein {name} da\n", "DA {name} EIN\n"),
+    ],
+)
+def test_lists_of_attributes_stay(source, expected):
+    assert translate(source, "markdown", backward) == expected
