@@ -19,13 +19,19 @@ _FIELD = re.compile(
 )
 _STRING = re.compile(f'"({_CONTENT})"')
 _FLAGS = re.compile(r"^#,.*", re.M)
-_INLINE = re.compile(f"{tag_pattern('<', '>')}|{KEPT_SPACE.pattern}")
-_LANGUAGE = re.compile(
-    rf'^msgid[ \t]+""\s*^msgstr[ \t]+""\s*(?:"{_CONTENT}"\s*)*?"Language:[ \t]*([\w@.-]*)\\n"', re.M
-)
-"""The language in the header."""
+_INLINE = re.compile(rf"{tag_pattern('<', '>')}|{KEPT_SPACE.pattern}|\x1b\[[\d;]*m|[\x00-\x1f]")
+"""Tags of HTML, white space that stays, colors of a terminal and control characters."""
+_HEADER = re.compile(r'^msgid[ \t]+""\s*^msgstr[ \t]+(?:""\s*)*"(?!")', re.M)
+"""The header, up to its first character."""
+_LANGUAGE = re.compile(rf'(?:{_CONTENT}"\s*")*?(?:{_CONTENT}\\n)?Language:[ \t]*([\w@.-]*)\\n')
+"""The header behind its first mark, up to its language."""
 _CHARSET = re.compile(rb"charset=([\w.-]+)")
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
+_ESCAPE = re.compile(r"\\(?:[abfnrtv]|[0-3]?[0-7]{1,2}|x[\da-fA-F]{2})|\\(.)")
+_ESCAPES = {code: f"\\{code:03o}" for code in range(32) if chr(code) != "\n"}
+_ESCAPES |= {
+    code: f"\\{letter}" for code, letter in zip(b'\a\b\t\v\f\r"\\', 'abtvfr"\\', strict=True)
+}
+"""How characters are written, by their numbers. Line ends also end a string."""
 
 
 @dataclass(frozen=True)
@@ -51,16 +57,21 @@ class PoFormat(TextFormat):
 
     def with_languages(self, source: str) -> str:
         """Return a source whose header names the target language, unless it names another."""
-        header = _LANGUAGE.search(source)
+        header = _HEADER.search(source)
         if header is None:
             return source
-        language = self.languages.tag
-        if header[1]:
-            language = self.languages.after_translation(header[1])
-        if language == header[1]:
-            return source
-        begin, end = header.span(1)
-        return source[:begin] + language.replace("-", "_") + source[end:]
+        field = _LANGUAGE.match(source, header.end())
+        language = self.languages.tag.replace("-", "_")
+        if field is None:
+            line_end = "\r\n" if "\r\n" in source else "\n"
+            line = f'Language: {language}\\n"{line_end}"'
+            return source[: header.end()] + line + source[header.end() :]
+        if field[1]:
+            language = self.languages.after_translation(field[1])
+        if language != field[1]:
+            begin, end = field.span(1)
+            source = source[:begin] + language.replace("-", "_") + source[end:]
+        return source
 
     def segments(self, source: str) -> Iterator[Segment]:
         """Yield the entries that are not translated, in order."""
@@ -85,7 +96,7 @@ class PoFormat(TextFormat):
             if begin is None:
                 begin = fields[name].start()
             text = texts["msgid"]
-            if number > 0:
+            if number > 0 or len(strings) == 1:
                 text = texts.get("msgid_plural", text)
             segment = tagged_segment(text, (0, len(text)), _INLINE)
             if segment is not None:
@@ -123,12 +134,11 @@ def _entries(source: str) -> Iterator[Span]:
 
 def _value(strings: str) -> str:
     text = "".join(match[1] for match in _STRING.finditer(strings))
-    return re.sub(r"\\(.)", lambda match: _ESCAPES.get(match[1], match[1]), text)
+    return _ESCAPE.sub(lambda match: match[1] or match[0].encode().decode("unicode_escape"), text)
 
 
 def _quoted(text: str, line_end: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\t", "\\t")
-    lines = escaped.replace("\r", "\\r").splitlines(keepends=True)
+    lines = text.translate(_ESCAPES).splitlines(keepends=True)
     strings = [f'"{line}"'.replace("\n", "\\n") for line in lines]
     if len(strings) > 1:
         strings.insert(0, '""')

@@ -14,6 +14,7 @@ from relu_nmt.applications.files.markup import (
     Vocabulary,
     XmlFormat,
     attribute,
+    attributes_of,
     check_xml,
     names,
 )
@@ -217,11 +218,13 @@ class XliffFormat(XmlFormat):
         """Yield the language of the targets if it is missing."""
         if tag.kind != "open" or not tag.name.endswith(_NAMING):
             return
+        places = dict(attributes_of(source, tag))
         for source_name, target_name in _LANGUAGES:
-            has_source = attribute(source, tag, source_name) != ""
-            if has_source and not attribute(source, tag, target_name):
-                place = tag.end - 1
-                yield (place, place), f' {target_name}="{self.languages.tag}"'
+            begin, end = places.get(target_name, (tag.end - 1, tag.end - 1))
+            if begin == end and attribute(source, tag, source_name):
+                language = self.languages.tag
+                is_new = target_name not in places
+                yield (begin, end), f' {target_name}="{language}"' if is_new else language
 
     def rendered(self, segment: Segment, translation: AlignedText, source: ReadSource) -> str:
         """Return a unit up to the end of its target."""

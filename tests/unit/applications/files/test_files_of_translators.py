@@ -165,6 +165,56 @@ def test_an_entry_whose_first_form_has_no_words_becomes_fuzzy():
     assert written.endswith('msgstr[0] ""\nmsgstr[1] "%d FILES"\n')
 
 
+def test_the_only_form_of_an_entry_is_made_from_its_plural():
+    source = 'msgid "Eine Datei"\nmsgid_plural "%d Dateien"\nmsgstr[0] ""\n'
+    assert translate(source, "po").endswith('\nmsgstr[0] "%d DATEIEN"\n')
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (r"eins\vzwei\fdrei\a", r"EINS\vZWEI\fDREI\a"),
+        (r"\bein\x65\163 \\x \"da\"", r"\bEINES \\X \"DA\""),
+        (r"\033[1mfett\x1b[0m da\001", r"\033[1mFETT\033[0m DA\001"),
+    ],
+)
+def test_characters_with_a_backslash_stay(text, expected):
+    message = 'msgid "{}"\nmsgstr "{}"\n'
+    assert (
+        translate(message.format(text, ""), "po") == f"#, fuzzy\n{message.format(text, expected)}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [
+        ('""\n"A: b\\n"\n', '""\n"Language: de_AT\\n"\n"A: b\\n"\n'),
+        ('"A: b\\nLanguage: en\\n"\n', '"A: b\\nLanguage: de_AT\\n"\n'),
+        ('""\n"A: \\"b\\n"\n"Language: \\n"\n', '""\n"A: \\"b\\n"\n"Language: de_AT\\n"\n'),
+        ('"A: b\\nLanguage: fr\\n"\n', '"A: b\\nLanguage: fr\\n"\n'),
+        ('"Language-Team: x\\n"\n', '"Language: de_AT\\n"\n"Language-Team: x\\n"\n'),
+        ('""\n', '""\n'),
+    ],
+)
+def test_every_header_of_po_names_its_language(header, expected):
+    languages = Languages("en", "de_AT")
+    for line_end in ("\n", "\r\n"):
+        source = f'msgid ""\nmsgstr {header}\nmsgid "a"\nmsgstr ""\n'.replace("\n", line_end)
+        written = translate(source, "po", languages=languages)
+        assert written.replace("\r\n", "\n").startswith(f'msgid ""\nmsgstr {expected}\n#, fuzzy\n')
+        assert written.count("\r") in (0, written.count("\n"))
+
+
+@pytest.mark.parametrize("attribute", ['target-language=""', "target-language = ''"])
+def test_an_empty_language_of_xliff_is_replaced(attribute):
+    source = (
+        f'<xliff version="1.2"><file {attribute} source-language="de"><body><trans-unit>'
+        "<source>eins</source></trans-unit></body></file></xliff>"
+    )
+    root = ElementTree.fromstring(translate(source, "xliff", languages=Languages("de", "en")))
+    assert root[0].attrib == {"target-language": "en", "source-language": "de"}
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
