@@ -31,9 +31,10 @@ _PARTS = re.compile(
 )
 _DRAWINGS = re.compile(r"word/(?:charts/chart\d*|diagrams/(?:data|drawing)\d*)\.xml")
 _AROUND = names("w:hyperlink w:ins w:smartTag w:fldSimple w:sdt w:sdtContent w:bdo w:dir w:moveTo")
+_AROUND |= names("w:customXml")
 _SPACES = names("w:tab w:ptab w:br w:cr")
-_LETTERS = {"w:noBreakHyphen": "\u2011", "w:softHyphen": ""}
-"""Elements of a run that are letters."""
+_LETTERS = {"w:noBreakHyphen": "\u2011", "w:softHyphen": "", "w:ruby": ""}
+"""Elements of a run that are letters. The base of a ruby is text, and its reading is left out."""
 _KEEPING_TAG = re.compile(r"""<w:t\s+xml:space\s*=\s*["']preserve["']\s*>""")
 _NOTHING = re.compile(r"(?!)")
 _WHITE_SPACE = " \t\r\n"
@@ -105,9 +106,12 @@ class _Reader(MarkupReader):
             elif piece.name == "w:t" or piece.name in _LETTERS:
                 self._set_style(style)
                 if piece.name in _LETTERS:
-                    letter = _LETTERS[piece.name]
+                    letters = _LETTERS[piece.name]
+                    for inner in range(number, last):
+                        if self.pieces[inner].name == "w:rubyBase":
+                            letters += self.text_of(range(inner, self.partners.get(inner, inner)))
                     self._last_space = ()
-                    self.builder.add_text(letter, (opening[0], closing[1]), is_whole=True)
+                    self.builder.add_text(letters, (opening[0], closing[1]), is_whole=True)
                 elif last > number:
                     before = [opening, *properties, piece.span]
                     behind = [self.pieces[last].span, closing]

@@ -316,3 +316,18 @@ def test_a_space_beside_a_space_of_a_text_stays():
     assert odt(body) == body.replace("Ein", "EIN").replace("Haus", "HAUS").replace("da<", "DA<")
     body = "<text:p>a<text:line-break/><text:span> <text:s/>b<text:tab/> c</text:span></text:p>"
     assert odt(body) == body.replace("a<", "A<").replace("b<", "B<").replace("c<", "C<")
+
+
+def test_text_in_an_element_of_other_xml_is_translated():
+    properties = '<w:customXml w:element="x"><w:customXmlPr><w:attr/></w:customXmlPr>'
+    body = f"<w:p>{RUN.format('eins ')}{properties}{RUN.format('zwei drei')}</w:customXml></w:p>"
+    element = f"{properties}{RUN.format('DREI ZWEI')}</w:customXml>"
+    assert word(body, backward) == f"<w:p>{element}{RUN.format(' EINS')}</w:p>"
+
+
+def test_the_base_of_a_ruby_is_text_and_its_reading_is_left_out():
+    reading = "<w:rt><w:r><w:t>ひがし</w:t></w:r></w:rt>"
+    ruby = f"<w:ruby><w:rubyPr/>{reading}<w:rubyBase>{RUN.format('east')}</w:rubyBase></w:ruby>"
+    body = f"<w:p>{RUN.format('the ')}<w:r>{ruby}</w:r>{RUN.format(' gate')}</w:p>"
+    assert word(body) == f"<w:p>{RUN.format('THE EAST GATE')}</w:p>"
+    assert word(body, backward) == f"<w:p>{RUN.format('GATE EAST THE')}</w:p>"
