@@ -171,8 +171,8 @@ class PageFormat(MarkupFormat):
     def language_edits(self, source: str, tag: Piece) -> Iterator[tuple[Span, str]]:
         """Yield the languages and the direction of an element.
 
-        An element with a new language has its direction. A block without a language changes the
-        direction of the source.
+        An element with a new language, or the page, has its direction. A block without a language
+        changes the direction of the source.
         """
         edits = list(super().language_edits(source, tag))
         is_renamed = any(source[slice(*span)] != language for span, language in edits)
@@ -182,7 +182,8 @@ class PageFormat(MarkupFormat):
             names_in_tag = [name for name, _ in attributes_of(source, tag)]
             name = next((name for name in names_in_tag if name.lower() == "dir"), "dir")
             old = attribute(source, tag, name).lower()
-            if {old, new} == {"ltr", "rtl"} or (is_renamed and (old, new) == ("", "rtl")):
+            is_named = is_renamed or tag.name == "html"
+            if {old, new} == {"ltr", "rtl"} or (is_named and (old, new) == ("", "rtl")):
                 edits.append(attribute_edit(source, tag, name, new))
         if tag.name == "meta":
             edits += self._locale_edits(source, tag)

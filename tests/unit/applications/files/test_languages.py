@@ -100,6 +100,10 @@ def test_elements_of_a_page_name_the_language_of_their_translation():
         ('dir="ltr"', ("de", "ar"), 'dir="rtl"'),
         ('dir="rtl"', ("de", "ar"), 'dir="rtl"'),
         ('dir="rtl"', ("ar", "en"), 'dir="ltr"'),
+        ('id="x"', ("de", "ar"), 'dir="rtl" id="x"'),
+        ('id="x"', ("ar", "de"), 'id="x"'),
+        ('id="x"', ("", "ar"), 'id="x"'),
+        ('lang="fr"', ("de", "ar"), 'lang="fr"'),
         ('dir="ltr"', ("", "ar"), 'dir="ltr"'),
     ],
 )
@@ -134,7 +138,7 @@ def test_blocks_have_the_direction_of_the_page_and_other_elements_keep_theirs():
     ],
 )
 def test_the_head_of_a_page_names_the_language_of_the_translation(before, languages, after):
-    page = "<html><head><meta {}></head><p>Eins</p></html>"
+    page = "<head><meta {}></head><p>Eins</p>"
     expected = re.sub(r"""(content=["'])[\w-]*""", rf"\g<1>{after}", before)
     assert renamed(page.format(before), "html", Languages(*languages)) == page.format(expected)
 
