@@ -8,7 +8,7 @@ from urllib.parse import unquote
 from relu_nmt.applications.files import formats
 from relu_nmt.applications.files.container import ZipFormat
 from relu_nmt.applications.files.document import Document
-from relu_nmt.applications.files.html import PageFormat
+from relu_nmt.applications.files.html import MarkedTextReader, PageFormat
 from relu_nmt.applications.files.markup import (
     Piece,
     Vocabulary,
@@ -37,6 +37,7 @@ class BookFormat(XmlFormat):
     vocabulary = Vocabulary(
         inline=frozenset(), only_in=names("dc:title dc:description dc:subject text ncx:text")
     )
+    reader = MarkedTextReader  # of a description
 
     def language_edits(self, source: str, tag: Piece) -> Iterator[tuple[Span, str]]:
         """Yield the language of an element or of the book, and the order of its pages."""

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from relu_nmt.applications.files import formats
 from relu_nmt.applications.files.markup import (
@@ -14,7 +15,7 @@ from relu_nmt.applications.files.markup import (
     attributes_of,
     names,
 )
-from relu_nmt.applications.files.segments import Span
+from relu_nmt.applications.files.segments import Span, add_tag
 
 REPEATING = names("b bdi bdo big cite del dfn em font i ins mark q s small span strike strong sub")
 REPEATING |= names("sup u")
@@ -160,6 +161,39 @@ def untranslated_pattern(opening: str, closing: str) -> str:
 def _any_of(elements: Iterable[str]) -> str:
     """Return an expression for the names of elements."""
     return rf"(?i:{'|'.join(sorted(elements))})(?![\w-])"
+
+
+_ESCAPED_TAG = re.compile(rf"(?P<letter>&)amp;(?=#?\w+;)|{tag_pattern('&lt;', '&gt;')}")
+"""A tag, or the mark of a reference in escaped HTML."""
+_RAW_TAG = re.compile(tag_pattern("<", ">"))
+
+
+class MarkedTextReader(MarkupReader):
+    """Finds the segments of XML whose texts are HTML, escaped or in CDATA."""
+
+    def add_text(self, piece: Piece) -> None:
+        """Add text. Escaped HTML tags in it become tags."""
+        for match in _ESCAPED_TAG.finditer(self.source, piece.begin, piece.end):
+            super().add_text(replace(piece, end=match.start()))
+            piece = replace(piece, begin=match.end())
+            add_tag(self.builder, match, [match.span()], is_in_xml=True)
+        super().add_text(piece)
+
+    def add_part(self, piece: Piece) -> None:
+        """Add a text, a closing tag or a comment. HTML tags in unparsed text become tags."""
+        if piece.kind != "cdata":
+            super().add_part(piece)
+            return
+        position = piece.begin + len("<![CDATA[")
+        end = piece.end - len("]]>")
+        opening = piece.begin, position
+        for match in _RAW_TAG.finditer(self.source, position, end):
+            text = self.source[position : match.start()]
+            self.builder.add_text(text, piece.span, is_whole=True)
+            source = [opening, match.span(), (end, piece.end)]
+            add_tag(self.builder, match, source, is_in_xml=True)
+            position = match.end()
+        self.builder.add_text(self.source[position:end], piece.span, is_whole=True)
 
 
 class PageFormat(MarkupFormat):

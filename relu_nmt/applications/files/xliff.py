@@ -7,9 +7,8 @@ from dataclasses import replace
 from relu_nmt.applications.files import formats
 from relu_nmt.applications.files.aligned_words import AlignedText
 from relu_nmt.applications.files.document import ReadSource
-from relu_nmt.applications.files.html import tag_pattern
+from relu_nmt.applications.files.html import MarkedTextReader
 from relu_nmt.applications.files.markup import (
-    MarkupReader,
     Piece,
     Vocabulary,
     XmlFormat,
@@ -18,7 +17,7 @@ from relu_nmt.applications.files.markup import (
     check_xml,
     names,
 )
-from relu_nmt.applications.files.segments import Segment, Span, add_tag
+from relu_nmt.applications.files.segments import Segment, Span
 
 _OPENING = names("bpt bx sc sm")
 _CLOSING = names("ept ex ec em")
@@ -31,12 +30,9 @@ _STATE = re.compile(r"""\s(?:state|subState|state-qualifier)\s*=\s*(?:"[^"]*"|'[
 _LINE_BREAK = re.compile(
     r"""(?:ctype|subType)\s*=\s*["'](?:xlf:)?(?:lb|x-br|x-html-br)["']|(?:&lt;|<)br\b"""
 )
-_ESCAPED_TAG = re.compile(rf"(?P<letter>&)amp;(?=#?\w+;)|{tag_pattern('&lt;', '&gt;')}")
-"""A tag, or the mark of a reference in escaped HTML."""
-_RAW_TAG = re.compile(tag_pattern("<", ">"))
 
 
-class _Reader(MarkupReader):
+class _Reader(MarkedTextReader):
     def __init__(self, source: str, vocabulary: Vocabulary) -> None:
         super().__init__(source, vocabulary)
         root = next(piece for piece in self.pieces if piece.kind in ("open", "empty"))
@@ -139,30 +135,6 @@ class _Reader(MarkupReader):
         else:
             return super().add_inline(number, end)
         return end
-
-    def add_text(self, piece: Piece) -> None:
-        """Add text. Escaped HTML tags in it become tags."""
-        for match in _ESCAPED_TAG.finditer(self.source, piece.begin, piece.end):
-            super().add_text(replace(piece, end=match.start()))
-            piece = replace(piece, begin=match.end())
-            add_tag(self.builder, match, [match.span()], is_in_xml=True)
-        super().add_text(piece)
-
-    def add_part(self, piece: Piece) -> None:
-        """Add a text, a closing tag or a comment. HTML tags in unparsed text become tags."""
-        if piece.kind != "cdata":
-            super().add_part(piece)
-            return
-        position = piece.begin + len("<![CDATA[")
-        end = piece.end - len("]]>")
-        opening = piece.begin, position
-        for match in _RAW_TAG.finditer(self.source, position, end):
-            text = self.source[position : match.start()]
-            self.builder.add_text(text, piece.span, is_whole=True)
-            source = [opening, match.span(), (end, piece.end)]
-            add_tag(self.builder, match, source, is_in_xml=True)
-            position = match.end()
-        self.builder.add_text(self.source[position:end], piece.span, is_whole=True)
 
     def _end_untranslated(self, number: int, end: int) -> int:
         """Return the number of the last piece of a text not to be translated, or else ``end``."""

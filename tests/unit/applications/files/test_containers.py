@@ -331,3 +331,28 @@ def test_the_base_of_a_ruby_is_text_and_its_reading_is_left_out():
     body = f"<w:p>{RUN.format('the ')}<w:r>{ruby}</w:r>{RUN.format(' gate')}</w:p>"
     assert word(body) == f"<w:p>{RUN.format('THE EAST GATE')}</w:p>"
     assert word(body, backward) == f"<w:p>{RUN.format('GATE EAST THE')}</w:p>"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "&lt;div&gt;&lt;p class=&quot;x&quot;&gt;Ein &lt;b&gt;gutes&lt;/b&gt; Buch.&lt;/p&gt;"
+            "&lt;p&gt;Und &amp;amp; mehr&lt;/p&gt;&lt;/div&gt;",
+            "&lt;div&gt;&lt;p class=&quot;x&quot;&gt;EIN &lt;b&gt;GUTES&lt;/b&gt; BUCH.&lt;/p&gt;"
+            "&lt;p&gt;UND &amp;amp; MEHR&lt;/p&gt;&lt;/div&gt;",
+        ),
+        (
+            "<![CDATA[Ein <i>gutes</i> Buch]]>",
+            "EIN <![CDATA[<i>]]>GUTES<![CDATA[</i>]]> BUCH",
+        ),
+        ("Ein &amp; zwei &lt; drei", "EIN &amp; ZWEI &lt; DREI"),
+    ],
+)
+def test_the_description_of_a_book_may_be_escaped_html(text, expected):
+    element = "<dc:description>{}</dc:description></metadata>"
+    package = OPF.replace("</metadata>", element)
+    book = {**BOOK, "OPS/p.opf": package.format(text)}
+    assert parts_after(book, "epub", identity) == book
+    written = parts_after(book, "epub", upper)["OPS/p.opf"]
+    assert element.format(expected) in written
