@@ -12,7 +12,12 @@ from typing import Any
 from relu_nmt.applications.files import formats
 from relu_nmt.applications.files.aligned_words import AlignedText, Word
 from relu_nmt.applications.files.document import ReadSource, TextFormat
-from relu_nmt.applications.files.html import HTML, HtmlFormat, HtmlReader
+from relu_nmt.applications.files.html import (
+    HTML,
+    HtmlFormat,
+    HtmlReader,
+    untranslated_pattern,
+)
 from relu_nmt.applications.files.markup import REFERENCE, add_reference
 from relu_nmt.applications.files.placing import PlainText, marked_parts
 from relu_nmt.applications.files.segments import (
@@ -61,12 +66,11 @@ _INLINE = re.compile(
   | (?P<formula>(?<![A-Za-z\d$])(?P<dollars>\$\$?)(?![\s$])(?:\\.|[^$\\])+(?<!\s)(?P=dollars)
       (?![A-Za-z\d${]))
   | (?P<address><(?:https?|ftp|mailto):[^\s<>]*>)
-  | (?P<note>\[\^[^\]\s]+\] | <!--.*?--> | \{(?::|[.\#]|[\w-]+=)[^{}\n]*\})
+  | (?P<note>\[\^[^\]\s]+\] | \{(?::|[.\#]|[\w-]+=)[^{}\n]*\})
   | (?P<url>(?:https?|ftp)://[^\s<>"')\]]+)
-  | (?P<element><(?P<kept>(?i:"""
-    + "|".join(sorted(HTML.protected))
-    + r""")|[A-Za-z]+(?=\s[^<>]*(?:\bnotranslate\b|\btranslate=["']?no\b)))
-      (?:\s[^<>]*)?>(?P<inner>.{1,1000}?)</(?P=kept)\s*>)
+  | (?P<untranslated>"""
+    + untranslated_pattern("<", ">")
+    + r""")
   | (?P<tag><(?P<slash>/?)(?P<name>[A-Za-z][\w-]*)[^<>]*>)
   | (?P<link>(?P<image>!?)\[(?P<label>(?:[^\[\]\\`]|\\.|\[[^\[\]]*\]
       |(?P<label_ticks>`+)(?!`)(?:[^`]|(?!(?P=label_ticks)(?!`))`+(?!`)){1,1000}(?P=label_ticks)(?!`)
@@ -349,9 +353,9 @@ class _Paragraph:
             builder.add_protected(text[1:-1], [span])
         elif kind == "formula":
             builder.add_protected(text, [span])
-        elif kind == "element":
-            inner = re.sub("<[^<>]*>", "", match["inner"])
-            builder.add_protected(html.unescape(inner), [span])
+        elif kind == "untranslated":
+            content = re.sub("<[^<>]*>", "", match["content"] or "")
+            builder.add_protected(html.unescape(content), [span])
         elif kind in ("break", "note"):
             builder.add_empty([span], is_space=kind == "break")
         elif kind == "reference":
