@@ -25,6 +25,8 @@ _LANGUAGE = re.compile(r"\s*([\w-]+)")
 _ORDER = "page-progression-direction"
 _VERSION_2 = re.compile(r"""<(?:\w+:)?package\b[^<>]*\sversion\s*=\s*["']2""")
 """A book of EPUB 2, which names no order of its pages."""
+MOST_BEFORE = 2_000
+"""Characters at the start of a package in which its version is sought."""
 
 
 class ChapterFormat(PageFormat, XmlFormat):
@@ -43,13 +45,13 @@ class BookFormat(XmlFormat):
         """Yield the language of an element or of the book, and the order of its pages."""
         edits = list(super().language_edits(source, tag))
         new = self.languages.new_direction
-        for name in ("dir", _ORDER):
-            if {attribute(source, tag, name), new} == {"ltr", "rtl"}:
-                edits.append(attribute_edit(source, tag, name, new))
         is_spine = tag.kind == "open" and tag.name.rpartition(":")[2] == "spine"
-        has_order = attribute(source, tag, _ORDER) or _VERSION_2.search(source)
-        if is_spine and new == "rtl" and not has_order:
+        if is_spine and new == "rtl" and not _VERSION_2.search(source, 0, MOST_BEFORE):
             edits.append(attribute_edit(source, tag, _ORDER, new))
+        else:
+            for name in ("dir", _ORDER):
+                if {attribute(source, tag, name), new} == {"ltr", "rtl"}:
+                    edits.append(attribute_edit(source, tag, name, new))
         yield from sorted(edits)
         match = _LANGUAGE.match(source, tag.end)
         if tag.name == "dc:language" and match:

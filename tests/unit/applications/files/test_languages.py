@@ -392,6 +392,11 @@ def test_an_open_document_has_the_direction_of_its_translation(before, after):
             ("ar", "de"),
             '<spine page-progression-direction="ltr">',
         ),
+        (
+            '<spine page-progression-direction="default">',
+            ("de", "ar"),
+            '<spine page-progression-direction="rtl">',
+        ),
         ("<spine>", ("ar", "de"), "<spine>"),
         (
             '<spine page-progression-direction="rtl">',
