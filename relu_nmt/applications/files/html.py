@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from relu_nmt.applications.files import formats
 from relu_nmt.applications.files.markup import (
+    CDATA,
     MarkupFormat,
     MarkupReader,
     Piece,
@@ -184,7 +185,7 @@ class MarkedTextReader(MarkupReader):
         if piece.kind != "cdata":
             super().add_part(piece)
             return
-        position = piece.begin + len("<![CDATA[")
+        position = piece.begin + len(CDATA)
         end = piece.end - len("]]>")
         opening = piece.begin, position
         for match in _RAW_TAG.finditer(self.source, position, end):

@@ -33,8 +33,8 @@ _UNQUOTED = re.compile(r"""=\s*[^\s"'=]+\Z""")
 REFERENCE = re.compile(r"&(?:\#\d{1,7}|\#[xX][\da-fA-F]{1,6}|[A-Za-z][A-Za-z\d]*);")
 _KEPT = re.compile(f"{REFERENCE.pattern}|{KEPT_SPACE.pattern}")
 _DECLARATION = re.compile(rb"""<\?xml[^>]*?\sencoding\s*=\s*["']([\w.-]+)["']""")
-_CDATA = "<![CDATA["
-_OTHER = (("<!--", "-->"), (_CDATA, "]]>"), ("<?", "?>"), ("<!", ">"))
+CDATA = "<![CDATA["
+_OTHER = (("<!--", "-->"), (CDATA, "]]>"), ("<?", "?>"), ("<!", ">"))
 
 
 def names(text: str) -> frozenset[str]:
@@ -123,7 +123,7 @@ def _tag_at(source: str, begin: int) -> Piece:
         if source.startswith(opening, begin):
             end = source.find(closing, begin + len(opening))
             end = len(source) if end < 0 else end + len(closing)
-            return Piece("cdata" if opening == _CDATA else "other", begin, end)
+            return Piece("cdata" if opening == CDATA else "other", begin, end)
     match = _TAG.match(source, begin)
     if match is None:
         return Piece("text", begin, begin + 1)
@@ -362,7 +362,7 @@ class MarkupReader:
         return text
 
     def _content(self, piece: Piece) -> str:
-        return self.source[piece.begin : piece.end].removeprefix(_CDATA).removesuffix("]]>")
+        return self.source[piece.begin : piece.end].removeprefix(CDATA).removesuffix("]]>")
 
     def add_text(self, piece: Piece) -> None:
         """Add text. References to letters become letters, and references to symbols stay."""

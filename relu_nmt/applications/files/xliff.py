@@ -9,6 +9,7 @@ from relu_nmt.applications.files.aligned_words import AlignedText
 from relu_nmt.applications.files.document import ReadSource
 from relu_nmt.applications.files.html import MarkedTextReader
 from relu_nmt.applications.files.markup import (
+    CDATA,
     Piece,
     Vocabulary,
     XmlFormat,
@@ -90,6 +91,13 @@ class _Reader(MarkedTextReader):
         first_space = self.source[opening.end : segment.span[0]]
         before = head + self.source[tag.end : begin] + new_tag + first_space
         behind = self.source[segment.span[1] : self.pieces[last].begin]
+        text = self.source[slice(*segment.span)]
+        if text.startswith(CDATA):
+            text = text.removeprefix(CDATA)
+            before += text[: len(text) - len(text.lstrip())]
+        if text.endswith("]]>"):
+            text = text.removesuffix("]]>")
+            behind = text[len(text.rstrip()) :] + behind
         note = before, f"{behind}</{self.prefix}target>"
         return replace(segment, span=(tag.begin, end), note=note)
 

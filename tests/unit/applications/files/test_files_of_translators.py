@@ -499,6 +499,21 @@ def test_unparsed_text_of_xliff_is_translated():
     )
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<![CDATA[ eins <a>zwei</a> ]]>",
+        "<![CDATA[\n<p>eins</p>\n]]>",
+        " <![CDATA[ eins]]> <![CDATA[<b>zwei</b> ]]> ",
+        "<![CDATA[ ]]>eins<![CDATA[ ]]>",
+    ],
+)
+def test_unparsed_text_of_xliff_keeps_its_outer_spaces(text):
+    root = ElementTree.fromstring(translate(TWO.format(text), "xliff", identity))
+    unit = root.find(".//{*}segment")
+    assert unit.find("{*}target").text == unit.find("{*}source").text
+
+
 def test_runs_of_spaces_in_plain_text_stay_before_their_words():
     source = "  Name:    der Wert\tzwei  \nEins.  Zwei .\n"
     assert translate(source, "text", identity) == source
