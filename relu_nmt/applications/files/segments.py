@@ -218,7 +218,7 @@ class SegmentBuilder:
             numbers = [i for i, (open_name, _) in enumerate(self._open) if open_name == name]
             if numbers:
                 self._make_empty(numbers[-1])
-            self.add_empty(source, start=self._starts.pop(name, None))
+            self.add_empty(source, is_first=len(source) > 1, start=self._starts.pop(name, None))
             return
         if self._last_empty is not None and self._text.endswith(" "):
             self._last_empty.is_spaced = True

@@ -506,9 +506,10 @@ def test_unparsed_text_of_xliff_is_translated():
         "<![CDATA[\n<p>eins</p>\n]]>",
         " <![CDATA[ eins]]> <![CDATA[<b>zwei</b> ]]> ",
         "<![CDATA[ ]]>eins<![CDATA[ ]]>",
+        "<![CDATA[</b> eins<img>]]>",
     ],
 )
-def test_unparsed_text_of_xliff_keeps_its_outer_spaces(text):
+def test_unparsed_text_of_xliff_keeps_its_ends(text):
     root = ElementTree.fromstring(translate(TWO.format(text), "xliff", identity))
     unit = root.find(".//{*}segment")
     assert unit.find("{*}target").text == unit.find("{*}source").text
