@@ -148,7 +148,7 @@ class SegmentBuilder:
         """Add text that is not translated. The spans of the source are written in its place."""
         plain = _SPACE.sub(" ", text).strip()
         if not plain:
-            self.add_empty(source)
+            self.add_empty(source, is_first=len(source) > 1)
             return
         self._count()
         self._divide_before(plain)

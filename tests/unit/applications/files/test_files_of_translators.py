@@ -507,6 +507,7 @@ def test_unparsed_text_of_xliff_is_translated():
         " <![CDATA[ eins]]> <![CDATA[<b>zwei</b> ]]> ",
         "<![CDATA[ ]]>eins<![CDATA[ ]]>",
         "<![CDATA[</b> eins<img>]]>",
+        "<![CDATA[<code> </code>eins]]>",
     ],
 )
 def test_unparsed_text_of_xliff_keeps_its_ends(text):
