@@ -107,8 +107,10 @@ class HtmlReader(MarkupReader):
             kind = attribute(self.source, piece, "name") + attribute(self.source, piece, "property")
             if _DESCRIPTION.fullmatch(kind):
                 return text_names | {"content"}
-        if piece.name == "input" and attribute(self.source, piece, "type") in ("submit", "button"):
-            return text_names | {"value"}
+        if piece.name == "input":
+            kind = attribute(self.source, piece, "type").lower()
+            if kind in ("submit", "reset", "button"):
+                return text_names | {"value"}
         return text_names
 
 

@@ -6,6 +6,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from html.entities import html5
 from itertools import islice
 from typing import ClassVar
 from xml.parsers import expat
@@ -13,6 +14,7 @@ from xml.parsers import expat
 from relu_nmt.applications.files.document import TextFormat
 from relu_nmt.applications.files.segments import (
     KEPT_SPACE,
+    NOTE,
     Segment,
     SegmentBuilder,
     Span,
@@ -30,11 +32,15 @@ _TAG = re.compile(r"""<(/?)([A-Za-z_][^\s/>]*)((?:[^<>"']|"[^"]*"|'[^']*')*)>"""
 _ATTRIBUTE = re.compile(r"""([^\s=/>"']+)\s*=\s*("[^"]*"|'[^']*'|[^\s"'>]+)""")
 _UNQUOTED = re.compile(r"""=\s*[^\s"'=]+\Z""")
 """A value without quotes. A slash at its end belongs to it."""
-REFERENCE = re.compile(r"&(?:\#\d{1,7}|\#[xX][\da-fA-F]{1,6}|[A-Za-z][A-Za-z\d]*);")
+_OLD_NAMES = "|".join(name for name in html5 if not name.endswith(";"))
+REFERENCE = re.compile(
+    r"&(?:(?:\#\d{1,7}|\#[xX][\da-fA-F]{1,6}|[A-Za-z][A-Za-z\d]*);"
+    rf"|(?:{_OLD_NAMES})(?![\w;=]))"  # which browsers also read without a semicolon
+)
 _KEPT = re.compile(f"{REFERENCE.pattern}|{KEPT_SPACE.pattern}")
 _DECLARATION = re.compile(rb"""<\?xml[^>]*?\sencoding\s*=\s*["']([\w.-]+)["']""")
 CDATA = "<![CDATA["
-_OTHER = (("<!--", "-->"), (CDATA, "]]>"), ("<?", "?>"), ("<!", ">"))
+_OTHER = (("<!--", "-->"), (CDATA, "]]>"), ("<?", "?>"), ("<%", "%>"), ("<!", ">"))
 
 
 def names(text: str) -> frozenset[str]:
@@ -323,7 +329,8 @@ class MarkupReader:
         else:
             has_id = attribute(self.source, piece, "id") != ""
             repeats = piece.name in vocabulary.repeating and not has_id
-            self.builder.open(piece.name, [piece.span], repeats=repeats)
+            style = NOTE if "noteref" in self.source[piece.begin : piece.end] else ""
+            self.builder.open(piece.name, [piece.span], repeats=repeats, style=style)
         return number
 
     @cached_property

@@ -21,6 +21,8 @@ KEPT_SPACE = re.compile(r"\r?\n[ \t\r\n]*|[ \t]{2,}|\t")
 """White space other than a single space, for formats that show it as it is."""
 _BEFORE_NOTE = re.compile(r"(?:[^\W\d_]{4}|[^\w\s])\Z")
 """Text before a note's number. A word of up to three letters is a unit, as in m<sup>2</sup>."""
+NOTE = "note"
+"""Style of a link that may be the number of a note, as ``<sup>`` may."""
 _LINKS = ("a", "html a", "[")
 """Names of pairs that divide words where they touch, as the links of a menu do."""
 _PROTECTED = re.compile(
@@ -28,8 +30,11 @@ _PROTECTED = re.compile(
     (?:https?|ftp)://[^\s<>"']*[^\s<>"'.,;:!?)\]]      # addresses of pages
   | \bwww\.[\w-]+\.[^\s<>"']*[^\s<>"'.,;:!?)\]]
   | (?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+           # and of people
-  | \$\{[\w.]+\} | \{\{[^{}\n]*\}\} | \{[\w.!:%\#-]*\}  # ${x}, {{ x }}, {name}
-  | %(?:\([\w.-]+\)|\d+\$)?[-+\#0]*\d*(?:\.\d+)?(?:hh?|ll?|[zjtL])?[diouxXeEfFgGcrsa](?![^\W_])
+  | \$\{[\w.]+\} | \{\{[^{}\n]*\}\} | [%\#]?\{[\w.!:%\#-]*\}  # ${x}, {{ x }}, {name}, %{name}
+  | \{%[^{}\n]*%\} | <%[^<>\n]*%>                        # {% if x %}, <%= x %>
+  | (?<![\w@.])@[A-Za-z_]\w*                             # @count
+  | %(?:\([\w.-]+\)|\d+\$)?[-+\#0]*(?:\d*|\*)(?:\.(?:\d+|\*))?      # %s, %(n)d, %*d
+    (?:hh?|ll?|[zjtL])?[diouxXeEfFgGcrsa](?![^\W_])
   | %(?:\d+|n)(?![^\W_%]) | %[A-Z][A-Z_]+%                   # Qt's %1, %NAME%
   | (?<![\w$])\$[A-Za-z_]\w*                             # $x
   | &(?:[A-Za-z][\w.-]*|\#\d+|\#x[\da-fA-F]+);           # references to entities
@@ -229,8 +234,9 @@ class SegmentBuilder:
         tag.closing = source
         tag.is_spaced = tag.is_spaced and tag.begin == tag.end
         self._is_behind_link = self._is_behind_link or name in _LINKS
+        may_be_note = name in ("sup", "html sup") or tag.style == NOTE
         # A tag of unparsed text has several spans, and its text has them, too.
-        if name in ("sup", "html sup") and len(source) == 1 and self._is_note(tag):
+        if may_be_note and len(source) == 1 and self._is_note(tag):
             self._take_out(tag)
         self._siblings.append(tag)
         self._last_empty = tag if tag.begin == tag.end else None
@@ -246,6 +252,7 @@ class SegmentBuilder:
         protected.sort(key=attrgetter("begin"))
         if not has_words(text, protected):
             return None
+        self._count(len(protected) - len(self._protected))
         while self._tags and self._stays(self._tags[-1], len(text)):
             self._tags.pop()
         spans = list(self._text_spans)
@@ -288,12 +295,13 @@ class SegmentBuilder:
         self._divides = False
         self._is_behind_link = False
 
-    def _count(self) -> None:
+    def _count(self, number: int = 1) -> None:
         """Refuse a segment with more tags and protected texts than any paragraph has."""
-        self._num_tags += 1
+        self._num_tags += number
         if self._num_tags > MOST_TAGS or len(self._open) > MOST_NESTED:
             raise DataError(
-                f"a paragraph has more than {MOST_TAGS:,} tags, or more than {MOST_NESTED} nested"
+                f"a paragraph has more than {MOST_TAGS:,} tags and placeholders, "
+                f"or more than {MOST_NESTED} nested tags"
             )
 
     def _make_empty(self, number: int) -> None:

@@ -291,3 +291,23 @@ def test_divided_words_that_leave_their_place_keep_their_spaces():
 )
 def test_a_tag_at_the_end_of_a_pair_keeps_the_space_before_it(page):
     assert translate(page, "html").lower() == page.lower()
+
+
+def test_references_without_a_semicolon_and_templates_stay():
+    page = "<p>Ein &copy 2020, &lt <%= name %>! {% if x %}Ja{% endif %} %{a} #{b} %*d @c"
+    expected = "<p>EIN &copy 2020, &lt <%= name %>! {% if x %}JA{% endif %} %{a} #{b} %*d @c"
+    assert translate(page, "html") == expected
+    assert translate("<p>&auml R&D", "html") == "<p>Ä R&amp;D"
+    assert translate("Das ist {% if x %} <%= y %>", "text") == "DAS IST {% if x %} <%= y %>"
+
+
+def test_a_link_to_a_note_is_no_part_of_the_word_before_it():
+    page = '<p>Das Wort<a epub:type="noteref" href="#n">1</a> geht'
+    expected = '<p>GEHT WORT<a epub:type="noteref" href="#n">1</a> DAS'
+    assert translate(page, "html", backward) == expected
+
+
+def test_texts_of_all_buttons_are_translated():
+    page = '<input type=SUBMIT value="eins"><input type=reset value="zwei"><input value="drei">'
+    expected = page.replace("eins", "EINS").replace("zwei", "ZWEI")
+    assert translate(page, "html") == expected
