@@ -29,6 +29,10 @@ RATE_OF_WIDTH = 0.256
 """The peak rate times the width of the model, whose layers are post-norm."""
 RATE_OF_PRE_NORM = 1.5
 """Factor of the rate for a new model with pre-norm layers."""
+LATE_DECAY = 0.5
+"""The power of the decay in a short training, whose rate stays high until near the end."""
+FEW_UPDATES = 4_000
+"""Trainings of a new model with fewer updates are short."""
 SHARE_OF_TRAINED = 0.2
 """Factor of the rate for a model that starts from trained weights."""
 DROPOUTS = ((2, 0.0), (12, 0.1), (25, 0.2), (float("inf"), 0.3))
@@ -75,7 +79,7 @@ FAMILIES = {"transformer", *ATTENTION_PRESETS}
 """The ``--arch`` names that leave the shape open. Others are shapes of published models."""
 KEPT = frozenset(TINY.settings) | {
     *("positions", "share_all_embeddings", "share_decoder_input_output_embed"),
-    *("dropout", "attention_dropout", "max_tokens", "bf16", "lr"),
+    *("dropout", "attention_dropout", "max_tokens", "bf16", "lr", "power"),
 }
 """The choices that a training keeps when its budget grows."""
 
@@ -203,20 +207,25 @@ class Chooser:
         )
 
     def _choose_rates(self) -> None:
-        """Choose the peak rate by width and norm, and the dropout by the number of epochs."""
+        """Choose the peak rate by width and norm, and its decay and the dropout by the length."""
         model = self._filled().model
         is_trained = self._training.checkpoint is not None
         rate = peak_rate(model.encoder_embed_dim, model.encoder_normalize_before, is_trained)
         self._chosen["lr"] = (rate,)
+        if self._updates < FEW_UPDATES and not is_trained:
+            self._chosen["power"] = LATE_DECAY
         epochs = self._updates / self._pace.updates_per_epoch
         if self._is_free:
             self._chosen |= dropout_settings(epochs)
         settings = self._filled()
         schedule = settings.trainer.schedule
+        decay = f"then by --lr-scheduler {schedule.lr_scheduler}"
+        if schedule.lr_scheduler == "polynomial_decay":
+            decay = f"down to 0 at the end with --power {schedule.power:g}"
         self._say(
             f"--lr {schedule.lr[0]:g} for this width, after a tenth of warm-up or "
-            f"up to {LEAST_WARMUP} updates, down to 0 at the end "
-            f"({schedule.lr_scheduler}); the average of the last ninth of the weights is stored"
+            f"up to {LEAST_WARMUP} updates, {decay}; the average of the last ninth of the "
+            "weights is stored"
         )
         self._say(
             f"--dropout {settings.model.dropout:g} for {epochs:.3g} epochs; --label-smoothing "

@@ -110,18 +110,33 @@ def test_rates_batches_and_shapes():
         assert values == sorted(values)
 
 
+def choices_for(num_updates, checkpoint=None):
+    """Return the choices where there is time for so many updates."""
+    values = {"data": "data-bin", "arch": "reluformer", "budget": "1000s"}
+    settings = merged(TranslationTrainingSettings, values)
+    process = SimpleNamespace(device=torch.device("cpu"))
+    training = SimpleNamespace(checkpoint=checkpoint, process=process, say=lambda text: None)
+    task = SimpleNamespace(joined_dictionary=True)
+    pace = Pace(seconds=980 / num_updates, updates_per_epoch=600)  # 20 seconds are kept back
+    chosen, _ = Chooser(settings, task, training, lambda settings: pace).choose()
+    return chosen
+
+
 @pytest.mark.parametrize(
     ("num_updates", "width", "is_pre_norm", "rate"),
     [(4_990, 128, True, 0.003), (5_010, 256, False, 0.001)],
 )
 def test_short_times_have_a_narrow_model(num_updates, width, is_pre_norm, rate):
-    values = {"data": "data-bin", "arch": "reluformer", "budget": "1000s"}
-    settings = merged(TranslationTrainingSettings, values)
-    process = SimpleNamespace(device=torch.device("cpu"))
-    training = SimpleNamespace(checkpoint=None, process=process, say=lambda text: None)
-    task = SimpleNamespace(joined_dictionary=True)
-    pace = Pace(seconds=980 / num_updates, updates_per_epoch=600)  # 20 seconds are kept back
-    chosen, _ = Chooser(settings, task, training, lambda settings: pace).choose()
+    chosen = choices_for(num_updates)
     assert chosen["encoder_embed_dim"] == width
     assert chosen.get("decoder_normalize_before", False) == is_pre_norm
     assert chosen["lr"] == (rate,)
+
+
+@pytest.mark.parametrize(
+    ("num_updates", "checkpoint", "power"),
+    [(3_990, None, 0.5), (4_010, None, None), (3_990, "trained.safetensors", None)],
+)
+def test_the_rate_of_a_short_new_training_decays_late(num_updates, checkpoint, power, monkeypatch):
+    monkeypatch.setattr("relu_nmt.jobs.train.budget.read_metadata", lambda path: {})
+    assert choices_for(num_updates, checkpoint).get("power") == power
