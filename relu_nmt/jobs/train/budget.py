@@ -33,6 +33,8 @@ LATE_DECAY = 0.5
 """The power of the decay in a short training, whose rate stays high until near the end."""
 FEW_UPDATES = 4_000
 """Trainings of a new model with fewer updates are short."""
+CLIP_NORM = 1.0
+"""The largest norm of a gradient. At the high rates of short trainings no clipping learns less."""
 SHARE_OF_TRAINED = 0.2
 """Factor of the rate for a model that starts from trained weights."""
 DROPOUTS = ((2, 0.0), (12, 0.1), (25, 0.2), (float("inf"), 0.3))
@@ -79,7 +81,7 @@ FAMILIES = {"transformer", *ATTENTION_PRESETS}
 """The ``--arch`` names that leave the shape open. Others are shapes of published models."""
 KEPT = frozenset(TINY.settings) | {
     *("positions", "share_all_embeddings", "share_decoder_input_output_embed"),
-    *("dropout", "attention_dropout", "max_tokens", "bf16", "lr", "power"),
+    *("dropout", "attention_dropout", "max_tokens", "bf16", "lr", "power", "clip_norm"),
 }
 """The choices that a training keeps when its budget grows."""
 
@@ -111,7 +113,7 @@ class Chooser:
         # sentences.
         longest = max(settings.documents.training_lengths, default=1)
         tokens = max(SMALLEST_BATCH[training.process.device.type], longest)
-        self._chosen: dict[str, Any] = {"max_tokens": tokens}
+        self._chosen: dict[str, Any] = {"max_tokens": tokens, "clip_norm": CLIP_NORM}
 
     def choose(self) -> tuple[dict[str, Any], Pace]:
         """Return the choices, and the pace with them. Print the choices with reasons."""
@@ -229,7 +231,7 @@ class Chooser:
         )
         self._say(
             f"--dropout {settings.model.dropout:g} for {epochs:.3g} epochs; --label-smoothing "
-            f"{settings.smoothing:g}"
+            f"{settings.smoothing:g}; --clip-norm {settings.trainer.clip_norm:g}"
         )
 
 

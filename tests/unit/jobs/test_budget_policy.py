@@ -131,6 +131,7 @@ def test_short_times_have_a_narrow_model(num_updates, width, is_pre_norm, rate):
     assert chosen["encoder_embed_dim"] == width
     assert chosen.get("decoder_normalize_before", False) == is_pre_norm
     assert chosen["lr"] == (rate,)
+    assert chosen["clip_norm"] == 1.0
 
 
 @pytest.mark.parametrize(
