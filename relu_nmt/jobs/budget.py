@@ -28,7 +28,7 @@ from relu_nmt.training.schedules import ScheduleConfig
 from relu_nmt.training.state import Components
 from relu_nmt.training.update import Update
 
-RESERVED = 0.02
+RESERVED = 0.01
 """Share of a budget of time that is kept for the last checkpoint."""
 VALIDATION_COST = 0.4
 """Updates that take as long as a batch of validation."""

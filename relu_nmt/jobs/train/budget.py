@@ -34,7 +34,7 @@ LATE_DECAY = 0.5
 FEW_UPDATES = 4_000
 """Trainings of a new model with fewer updates are short."""
 CLIP_NORM = 1.0
-"""The largest norm of a gradient. At the high rates of short trainings no clipping learns less."""
+"""The largest norm of a gradient. Short trainings, whose rates are high, learn more with it."""
 SHARE_OF_TRAINED = 0.2
 """Factor of the rate for a model that starts from trained weights."""
 DROPOUTS = ((2, 0.0), (12, 0.1), (25, 0.2), (float("inf"), 0.3))

@@ -29,9 +29,9 @@ from relu_nmt.jobs.train.settings import TranslationTrainingSettings
         ("2e", 50, 1200),
         ("0.5e", 0, 300),
         ("0.0001e", 0, 1),
-        ("100s", 0, 490),  # 2 seconds are kept for the last checkpoint
-        ("100s", 48, 250),
-        ("100s", 1000, 10),  # a little is trained even then
+        ("100s", 0, 495),  # a second is kept for the last checkpoint
+        ("100s", 49, 250),
+        ("100s", 1000, 5),  # a little is trained even then
     ],
 )
 def test_the_number_of_updates_in_a_budget(budget, spent, updates):
@@ -42,12 +42,12 @@ def test_the_number_of_updates_in_a_budget(budget, spent, updates):
 def test_validations_take_at_most_a_twentieth_of_the_time():
     budget = Budget.parse("1000s")
     slow = Pace(1.0, 100, validation_batches=100)  # a validation takes 40 updates
-    assert training_seconds(budget, slow, spent=0) == 940
-    assert planned_updates(budget, slow) == 893
-    paced = paced_settings(slow, 893, 940.0)
+    assert training_seconds(budget, slow, spent=0) == 950
+    assert planned_updates(budget, slow) == 902
+    paced = paced_settings(slow, 902, 950.0)
     assert paced["validate_interval_updates"] == 800
     quick = Pace(1.0, 100, validation_batches=5)
-    assert paced_settings(quick, 893, None)["validate_interval_updates"] == 89
+    assert paced_settings(quick, 902, None)["validate_interval_updates"] == 90
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def choices_for(num_updates, checkpoint=None):
     process = SimpleNamespace(device=torch.device("cpu"))
     training = SimpleNamespace(checkpoint=checkpoint, process=process, say=lambda text: None)
     task = SimpleNamespace(joined_dictionary=True)
-    pace = Pace(seconds=980 / num_updates, updates_per_epoch=600)  # 20 seconds are kept back
+    pace = Pace(seconds=990 / num_updates, updates_per_epoch=600)  # 10 seconds are kept back
     chosen, _ = Chooser(settings, task, training, lambda settings: pace).choose()
     return chosen
 
