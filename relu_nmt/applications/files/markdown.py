@@ -35,9 +35,14 @@ with needing('Markdown needs the package {}: pip install "relu-nmt[files]"'):
 _END = r"[ \t]*(?=[\r\n]|\Z)"
 _FRONT = rf"\A(?:---[ \t]*\r?\n(?s:.*?)\n(?:---|\.\.\.)|\+\+\+[ \t]*\r?\n(?s:.*?)\n\+\+\+){_END}"
 _FRONT_TEXT = re.compile(
-    r"^(?:title|description)[ \t]*(?:=|:(?=\s))[ \t]*"
-    rf"(?P<text>\"(?:\\.|[^\"\\\r\n])*\"|'[^'\r\n]*'|\w[^#\r\n]*?){_END}",
-    re.MULTILINE,
+    rf"""
+    ^(?:title|description)[ \t]*(?:=|:(?=\s))[ \t]*
+    (?P<text>"(?:\\.|[^"\\\r\n])*" | '[^'\r\n]*'
+      |(?!(?i:true|false|yes|no|on|off|null|[yn]){_END})   # which are no text without quotes
+       (?!\d[\dA-Fa-fox.:_+-]*{_END})\w[^#\r\n]*?)
+    {_END}(?!\s*\n[ \t]+\S)                               # nor one with a further line
+    """,
+    re.MULTILINE | re.VERBOSE,
 )
 _DIALECT = re.compile(
     rf"""
@@ -46,7 +51,7 @@ _DIALECT = re.compile(
   | ^(?P<indent>[ \t>]*)
     (?:(?P<item>(?:\[\^[^\]\s]+\]:|:(?=[ \t]))[ \t]*)      # a footnote or a definition
       |(?:(?P<admonition>(?:!!!|\?{{3}}\+?)[ ]+[a-z][\w -]*(?="|{_END})"?|===[+!]?[ ]+")
-        |\[!\w+\][+-]?[ \t]*                                # an alert in a quote
+        |\[!\w+\](?![(\[:])[+-]?[ \t]*                                # an alert in a quote
         |:{{3,}}[ \t]*[\w-]*[ \t\[]*)                         # the begin or end of a container
        (?P<title>[^"\[\]{{}}\r\n]*)[^\r\n]*)
     """,
@@ -63,8 +68,9 @@ _INLINE = re.compile(
   | (?P<break>(?:[ ]{2,}|\\)\r?\n[ \t>]*)
   | (?P<line>\r?\n[ \t>]*)
   | (?P<code>(?<!`)(?P<ticks>`+)(?!`).{1,1000}?(?<!`)(?P=ticks)(?!`))
-  | (?P<formula>(?<![A-Za-z\d$])(?P<dollars>\$\$?)(?![\s$])(?:\\.|[^$\\])+(?<!\s)(?P=dollars)
-      (?![A-Za-z\d${]))
+  | (?P<formula>(?<![A-Za-z\d$])(?P<dollars>\$\$?)(?![\s$])
+      (?!\d[^$\\]*[\s(][^\W\d_]{3,}\s)                      # a price and words
+      (?:`[^`$]+`|(?:\\.|[^$\\`])+)(?<!\s)(?P=dollars)(?![A-Za-z\d${]))
   | (?P<address><(?:https?|ftp|mailto):[^\s<>]*>)
   | (?P<note>\[\^[^\]\s]+\] | \{(?::|[.\#]|[\w-]+=)[^{}\n]*\})
   | (?P<url>(?:https?|ftp)://[^\s<>"')\]]+)
@@ -116,10 +122,7 @@ class MarkdownFormat(TextFormat):
         segments: list[Segment | None] = []
         front = re.match(_FRONT, source)
         for match in _FRONT_TEXT.finditer(source, 0, front.end() if front else 0):
-            value = match["text"]
-            if value[0] in "\"'":
-                value = _ESCAPE.sub(r"\1", value[1:-1])
-            segments.append(plain_segment(value, match.span("text"), "front"))
+            segments.append(plain_segment(_front_text(match), match.span("text"), "front"))
         pages = []
         tags = []
         for kind, span, references in _blocks(source):
@@ -178,6 +181,21 @@ class MarkdownFormat(TextFormat):
         prefix = line_end[0].lstrip("\r\n")
         width = max(map(len, (prefix + source_text).splitlines()))
         return _wrapped(text, width, line_end[0])
+
+
+def _front_text(match: re.Match[str]) -> str:
+    """Return the text of a value of the front matter. Nothing: it has escapes that JSON has not."""
+    value = match["text"]
+    if value[0] == "'":
+        return value[1:-1]
+    if value[0] != '"':
+        return value
+    try:
+        text = str(json.loads(value))
+        text.encode()  # which half a pair of surrogates refuses
+    except ValueError:
+        return ""
+    return text
 
 
 def _escaped(match: re.Match[str]) -> str:
