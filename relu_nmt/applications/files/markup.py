@@ -14,7 +14,6 @@ from xml.parsers import expat
 from relu_nmt.applications.files.document import TextFormat
 from relu_nmt.applications.files.segments import (
     KEPT_SPACE,
-    NOTE,
     Segment,
     SegmentBuilder,
     Span,
@@ -329,8 +328,9 @@ class MarkupReader:
         else:
             has_id = attribute(self.source, piece, "id") != ""
             repeats = piece.name in vocabulary.repeating and not has_id
-            style = NOTE if "noteref" in self.source[piece.begin : piece.end] else ""
-            self.builder.open(piece.name, [piece.span], repeats=repeats, style=style)
+            is_reference = "noteref" in self.source[piece.begin : piece.end]
+            may_be_note = vocabulary.is_html and is_reference
+            self.builder.open(piece.name, [piece.span], repeats=repeats, may_be_note=may_be_note)
         return number
 
     @cached_property

@@ -21,8 +21,8 @@ KEPT_SPACE = re.compile(r"\r?\n[ \t\r\n]*|[ \t]{2,}|\t")
 """White space other than a single space, for formats that show it as it is."""
 _BEFORE_NOTE = re.compile(r"(?:[^\W\d_]{4}|[^\w\s])\Z")
 """Text before a note's number. A word of up to three letters is a unit, as in m<sup>2</sup>."""
-NOTE = "note"
-"""Style of a link that may be the number of a note, as ``<sup>`` may."""
+_NOTES = ("sup", "html sup")
+"""Names of pairs that may be the number of a note."""
 _LINKS = ("a", "html a", "[")
 """Names of pairs that divide words where they touch, as the links of a menu do."""
 _PROTECTED = re.compile(
@@ -55,6 +55,7 @@ class Tag:
             words that touch in the source, and a translation has no space there.
         is_spaced: a tag without words has a space on both sides.
         style: what a format keeps of the tag for the text within.
+        may_be_note: the text within a pair may be the number of a note.
         start: for an empty tag that ends a span, the empty tag that begins the span.
         children: tags within the pair.
     """
@@ -67,6 +68,7 @@ class Tag:
     is_space: bool = False
     is_spaced: bool = False
     style: str = ""
+    may_be_note: bool = False
     start: "Tag | None" = None
     children: list["Tag"] = field(default_factory=list)
 
@@ -191,14 +193,20 @@ class SegmentBuilder:
         self._divides = True
 
     def open(
-        self, name: str, source: Sequence[Span], repeats: bool = False, style: str = ""
+        self,
+        name: str,
+        source: Sequence[Span],
+        repeats: bool = False,
+        style: str = "",
+        may_be_note: bool = False,
     ) -> None:
         """Begin a pair of tags."""
         self._count()
         if self._is_behind_link and name in _LINKS:
             self.divide()
         begin = len(self._text)
-        tag = Tag(begin, begin, source, repeats=repeats, style=style)
+        may_be_note = may_be_note or name in _NOTES
+        tag = Tag(begin, begin, source, repeats=repeats, style=style, may_be_note=may_be_note)
         self._open.append((name, tag))
         self._last_empty = None
         self._last_opened = tag
@@ -234,9 +242,8 @@ class SegmentBuilder:
         tag.closing = source
         tag.is_spaced = tag.is_spaced and tag.begin == tag.end
         self._is_behind_link = self._is_behind_link or name in _LINKS
-        may_be_note = name in ("sup", "html sup") or tag.style == NOTE
         # A tag of unparsed text has several spans, and its text has them, too.
-        if may_be_note and len(source) == 1 and self._is_note(tag):
+        if tag.may_be_note and len(source) == 1 and self._is_note(tag):
             self._take_out(tag)
         self._siblings.append(tag)
         self._last_empty = tag if tag.begin == tag.end else None

@@ -120,6 +120,14 @@ def test_links_fields_and_references_stay_whole():
     assert f'<w:hyperlink w:id="2">{BOLD.format("ZWEI EINS")}</w:hyperlink>' in written
 
 
+@pytest.mark.parametrize("text", ["lange Worte", "eins"])
+def test_a_link_to_a_bookmark_of_any_name_is_a_link(text):
+    link = f'<w:hyperlink w:anchor="noteref_1">{RUN.format("{}")}</w:hyperlink>'
+    body = f"<w:p>{RUN.format('Das ')}{link}</w:p>"
+    after = f"<w:p>{RUN.format('DAS ')}{link}</w:p>"
+    assert word(body.format(text)) == after.format(text.upper())
+
+
 def test_a_field_that_ends_within_a_link_of_its_text():
     begin = '<w:r><w:fldChar w:fldCharType="begin"/></w:r>'
     end = '<w:r><w:fldChar w:fldCharType="end"/></w:r>'
