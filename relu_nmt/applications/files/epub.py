@@ -43,16 +43,15 @@ class BookFormat(XmlFormat):
 
     def language_edits(self, source: str, tag: Piece) -> Iterator[tuple[Span, str]]:
         """Yield the language of an element or of the book, and the order of its pages."""
-        edits = list(super().language_edits(source, tag))
+        yield from super().language_edits(source, tag)
         new = self.languages.new_direction
         is_spine = tag.kind == "open" and tag.name.rpartition(":")[2] == "spine"
         if is_spine and new == "rtl" and not _VERSION_2.search(source, 0, MOST_BEFORE):
-            edits.append(attribute_edit(source, tag, _ORDER, new))
+            yield attribute_edit(source, tag, _ORDER, new)
         else:
             for name in ("dir", _ORDER):
                 if {attribute(source, tag, name), new} == {"ltr", "rtl"}:
-                    edits.append(attribute_edit(source, tag, name, new))
-        yield from sorted(edits)
+                    yield attribute_edit(source, tag, name, new)
         match = _LANGUAGE.match(source, tag.end)
         if tag.name == "dc:language" and match:
             yield match.span(1), self.languages.after_translation(match[1])

@@ -205,26 +205,26 @@ class PageFormat(MarkupFormat):
     vocabulary = HTML
     reader = HtmlReader
 
-    def language_edits(self, source: str, tag: Piece) -> Iterator[tuple[Span, str]]:
-        """Yield the languages and the direction of an element.
+    def further_edits(
+        self, source: str, tag: Piece, is_renamed: bool
+    ) -> Iterator[tuple[Span, str]]:
+        """Yield the direction of an element, and the language of the page in its head.
 
         An element with a new language, or the page, has its direction. A block without a language
         changes the direction of the source.
         """
-        edits = list(super().language_edits(source, tag))
-        is_renamed = any(source[slice(*span)] != language for span, language in edits)
-        is_inline = tag.name in self.vocabulary.inline or tag.name in self.vocabulary.empty
+        vocabulary = self.vocabulary
+        keeping = vocabulary.inline | vocabulary.empty | vocabulary.preformatted
         new = self.languages.new_direction
-        if new and tag.name != "bdo" and (is_renamed or not (edits or is_inline)):
+        if new and tag.name != "bdo" and (is_renamed or tag.name not in keeping):
             names_in_tag = [name for name, _ in attributes_of(source, tag)]
             name = next((name for name in names_in_tag if name.lower() == "dir"), "dir")
             old = attribute(source, tag, name).lower()
             is_named = is_renamed or tag.name == "html"
             if {old, new} == {"ltr", "rtl"} or (is_named and (old, new) == ("", "rtl")):
-                edits.append(attribute_edit(source, tag, name, new))
+                yield attribute_edit(source, tag, name, new)
         if tag.name == "meta":
-            edits += self._locale_edits(source, tag)
-        yield from sorted(edits)
+            yield from self._locale_edits(source, tag)
 
     def _locale_edits(self, source: str, tag: Piece) -> Iterator[tuple[Span, str]]:
         """Yield the language of the page in its head."""

@@ -437,19 +437,32 @@ class MarkupFormat(TextFormat):
         parts = []
         position = 0
         last = -1
+        last_foreign = -1
         for number, piece in enumerate(reader.pieces):
             if number <= last or piece.kind not in ("open", "empty"):
                 continue
             if reader.is_skipped(piece) or piece.name in self.vocabulary.protected:
                 last = reader.partners.get(number, number)
                 continue
-            for (begin, end), language in self.language_edits(source, piece):
-                parts += [source[position:begin], language]
+            edits = list(self.language_edits(source, piece))
+            is_renamed = any(source[slice(*span)] != new for span, new in edits)
+            if edits and not is_renamed:
+                last_foreign = max(last_foreign, reader.partners.get(number, number))
+            if is_renamed or number > last_foreign:
+                edits += self.further_edits(source, piece, is_renamed)
+            for (begin, end), new in sorted(edits):
+                parts += [source[position:begin], new]
                 position = end
         return "".join([*parts, source[position:]])
 
+    def further_edits(
+        self, source: str, tag: Piece, is_renamed: bool
+    ) -> Iterable[tuple[Span, str]]:
+        """Return what else changes at a tag with a new language, or outside foreign elements."""
+        return ()
+
     def language_edits(self, source: str, tag: Piece) -> Iterator[tuple[Span, str]]:
-        """Yield the places of languages at a tag, in order, and their new texts."""
+        """Yield the places of languages at a tag, and their new texts."""
         languages = self.vocabulary.languages
         language_names = languages.get(tag.name, languages.get("*", frozenset()))
         for name, (begin, end) in attributes_of(source, tag):

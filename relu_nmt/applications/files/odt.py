@@ -61,9 +61,8 @@ class OdtPart(XmlFormat):
 
     def language_edits(self, source: str, tag: Piece) -> Iterator[tuple[Span, str]]:
         """Yield the languages and the direction of a style."""
-        edits: list[tuple[Span, str]] = []
         if ":language" in source[tag.begin : tag.end]:
-            edits += self._renaming_edits(source, tag)
+            yield from self._renaming_edits(source, tag)
         new = self.languages.new_direction
         if new and tag.name in _DIRECTED:
             begin = max(0, tag.begin - MOST_BEFORE)
@@ -71,8 +70,7 @@ class OdtPart(XmlFormat):
             for name, values in (("style:writing-mode", _MODES[new]), ("fo:text-align", _MIRRORED)):
                 value = attribute(source, tag, name)
                 if value in values and (value or is_default):
-                    edits.append(attribute_edit(source, tag, name, values[value]))
-        yield from sorted(edits)
+                    yield attribute_edit(source, tag, name, values[value])
 
     def _renaming_edits(self, source: str, tag: Piece) -> Iterator[tuple[Span, str]]:
         """Yield the language, the script and the country of a style for its kind of script."""

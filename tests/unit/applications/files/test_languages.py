@@ -127,6 +127,23 @@ def test_blocks_have_the_direction_of_the_page_and_other_elements_keep_theirs():
 
 
 @pytest.mark.parametrize(
+    ("page", "expected"),
+    [
+        ('<div lang="fr"><p dir="ltr">un mot</p>{}</div>{}', ""),
+        ('<div lang="fr"><p lang="de" {}>Wort</p><p lang="en">x</p></div>{}', "de"),
+        ('<div lang="fr"><div lang="en"><p>x</p></div><p dir="ltr">mot</p>{}</div>{}', ""),
+        ('<pre dir="ltr">Wort</pre><pre dir="ltr"><code>x</code></pre>{}{}', ""),
+        ('<pre lang="de" {}>Wort</pre>{}', "de"),
+    ],
+)
+def test_foreign_elements_and_preformatted_texts_keep_their_direction(page, expected):
+    before = page.format('dir="ltr"' if expected else "", '<p dir="ltr">Ein Wort</p>')
+    after = page.format('dir="rtl"' if expected else "", '<p dir="rtl">Ein Wort</p>')
+    after = after.replace('lang="de"', 'lang="ar"')
+    assert renamed(before, "html", Languages("de", "ar")) == after
+
+
+@pytest.mark.parametrize(
     ("before", "languages", "after"),
     [
         ('http-equiv="Content-Language" content="de-DE"', ("de", "en_GB"), "en-GB"),
@@ -134,7 +151,7 @@ def test_blocks_have_the_direction_of_the_page_and_other_elements_keep_theirs():
         ('property="og:locale" content="de_DE"', ("de", "en-GB"), "en_GB"),
         ('property="og:locale" content="fr_FR"', ("de", "en"), "fr_FR"),
         ('property="og:site_name" content="de"', ("de", "en"), "de"),
-        ('http-equiv="content-language"', ("de", "en"), "x"),
+        ('http-equiv="content-language"', ("de", "en"), ""),
     ],
 )
 def test_the_head_of_a_page_names_the_language_of_the_translation(before, languages, after):
