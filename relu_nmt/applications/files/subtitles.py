@@ -2,7 +2,7 @@
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from operator import itemgetter
@@ -10,7 +10,7 @@ from operator import itemgetter
 from relu_nmt.applications.files import formats
 from relu_nmt.applications.files.aligned_words import AlignedText, Word, aligned_words, source_spans
 from relu_nmt.applications.files.document import ReadSource, TextFormat
-from relu_nmt.applications.files.segments import Protected, Segment, Span, tagged_segment
+from relu_nmt.applications.files.segments import Protected, Segment, tagged_segment
 from relu_nmt.errors import DataError
 
 _TIME = r"(?:\d+:)?\d+:\d+(?:[.,]\d+)?"
@@ -20,7 +20,9 @@ _CUE = re.compile(rf"^[ \t]*{_TIME}[ \t]*-->[ \t]*{_TIME}[^\r\n]*(?:\r?\n|\Z)((?
 _TAG = re.compile(r"<(?P<slash>/?)(?P<name>[A-Za-z]*)[^<>\n]*>|\{\\[^{}\n]*\}")
 _TOKEN = re.compile(r"\s*(?:<[^<>\n]*>|\{\\[^{}\n]*\}|[^\s\u3040-\u30ff\u3400-\u9fff])+|\s*\S")
 _SPEAKER = re.compile(
-    r"^[ \t]*(?:(?:<[^<>/\n][^<>\n]*>|\{\\[^{}\n]*\})[ \t]*)*[-–—][ \t]*(?=\S)|(?=<v[ \t.])", re.M
+    r"^[ \t]*(?:(?:<[^<>/\n][^<>\n]*>|\{\\[^{}\n]*\})[ \t]*)*[-–—][ \t]*(?=\S)"
+    r"|(?=(?P<voice><v[ \t.][^<>\n]*>))",
+    re.M,
 )
 """A dash, perhaps behind tags, or a tag that names the speaker."""
 _END = re.compile(r"[.!?…:;♪\"”»\])。！？]$")
@@ -53,13 +55,7 @@ class SubtitleFormat(TextFormat):
         cues = list(_CUE.finditer(source))
         if not cues and source.strip() and not source.startswith("WEBVTT"):
             raise DataError("it has no subtitle times; is it SubRip or WebVTT?")
-        texts: list[Segment | None] = []
-        for cue in cues:
-            speeches = _speeches(source, cue.span(1))
-            texts.append(tagged_segment(source, speeches[0], _TAG))
-            for span in speeches[1:]:  # a sentence has one speaker
-                texts += [None, tagged_segment(source, span, _TAG)]
-        return _sentences(texts)
+        return _sentences(_speeches(source, cues))
 
     def rendered(self, segment: Segment, translation: AlignedText, source: ReadSource) -> str:
         """Return the source from a sentence's first cue to its last cue, with translated texts."""
@@ -79,18 +75,22 @@ class SubtitleFormat(TextFormat):
         return written
 
 
-def _speeches(source: str, span: Span) -> list[Span]:
-    """Return the places of the speeches of a cue. A speaker or a dash begins each."""
-    begin, end = span
-    speeches = []
-    for match in _SPEAKER.finditer(source, begin, end):
-        if match.start() > begin:  # a speech before this one
-            speeches.append((begin, match.start()))
-        begin = match.end()
-    return [*speeches, (begin, end)]
+def _speeches(source: str, cues: Iterable[re.Match[str]]) -> Iterator[Segment | None]:
+    """Yield the speeches of all cues. None comes before the speech of another speaker."""
+    voice = None
+    for cue in cues:
+        begin, end = cue.span(1)
+        for match in _SPEAKER.finditer(source, begin, end):
+            if match.start() > begin:  # a speech before this one
+                yield tagged_segment(source, (begin, match.start()), _TAG)
+            if match["voice"] is None or match["voice"] != voice:
+                yield None
+            voice = match["voice"]
+            begin = match.end()
+        yield tagged_segment(source, (begin, end), _TAG)
 
 
-def _sentences(texts: Sequence[Segment | None]) -> Iterator[Segment]:
+def _sentences(texts: Iterable[Segment | None]) -> Iterator[Segment]:
     """Yield sentences, each of one text or several. None ends a sentence."""
     group: list[Segment] = []
     length = 0

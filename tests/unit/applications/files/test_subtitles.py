@@ -139,6 +139,26 @@ def test_each_speaker_of_a_cue_keeps_a_line_with_tags(text, expected):
     assert translate(times + text, "subtitles", identity) == times + text
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        (
+            "- Ich komme\n- Ich nicht",
+            "- Warum nicht\n- Darum",
+            ["- KOMME ICH\n- NICHT ICH", "- NICHT WARUM\n- DARUM"],
+        ),
+        ("<v Ann>Ich komme", "<v Bob>Ich nicht", ["<v Ann>KOMME ICH", "<v Bob>NICHT ICH"]),
+        ("<v Ann>Ich komme", "<v Ann>morgen an", ["<v Ann>AN", "<v Ann>MORGEN KOMME ICH"]),
+        ("- Ich komme", "morgen an", ["- AN", "MORGEN KOMME ICH"]),
+    ],
+)
+def test_a_sentence_over_several_cues_has_one_speaker(first, second, expected):
+    cues = "1\n00:00:01,000 --> 00:00:02,000\n{}\n\n2\n00:00:03,000 --> 00:00:04,000\n{}\n"
+    source = cues.format(first, second)
+    assert translate(source, "subtitles", identity) == source
+    assert translate(source, "subtitles", backward) == cues.format(*expected)
+
+
 def test_a_cue_of_many_words_does_not_take_long():
     source = "1\n00:00:01,000 --> 00:00:02,000\n" + "ab " * 20_000 + "\n"
     assert translate(source, "subtitles").count("AB") == 20_000
