@@ -19,15 +19,18 @@ _FIELD = re.compile(
 )
 _STRING = re.compile(f'"({_CONTENT})"')
 _FLAGS = re.compile(r"^#,.*", re.M)
-_INLINE = re.compile(rf"{tag_pattern('<', '>')}|{KEPT_SPACE.pattern}|\x1b\[[\d;]*m|[\x00-\x1f]")
-"""Tags of HTML, white space that stays, colors of a terminal and control characters."""
+_INLINE = re.compile(
+    rf"{tag_pattern('<', '>')}|{KEPT_SPACE.pattern}|\x1b\[[\d;]*m|[\x00-\x1f\udc80-\udcff]"
+)
+"""Tags of HTML, white space that stays, colors of a terminal, control characters and bytes."""
 _HEADER = re.compile(r'^msgid[ \t]+""\s*^msgstr[ \t]+(?:""\s*)*"(?!")', re.M)
 """The header, up to its first character."""
 _LANGUAGE = re.compile(rf'(?:{_CONTENT}"\s*")*?(?:{_CONTENT}\\n)?Language:[ \t]*([\w@.-]*)\\n')
 """The header behind its first mark, up to its language."""
 _CHARSET = re.compile(rb"charset=([\w.-]+)")
-_ESCAPE = re.compile(r"\\(?:[abfnrtv]|[0-3]?[0-7]{1,2}|x[\da-fA-F]{2})|\\(.)")
+_ESCAPE = re.compile(r"(?:\\(?:[abfnrtv]|[0-3]?[0-7]{1,2}|x[\da-fA-F]{2}))+|\\(.)")
 _ESCAPES = {code: f"\\{code:03o}" for code in range(32) if chr(code) != "\n"}
+_ESCAPES |= {0xDC00 + code: f"\\{code:03o}" for code in range(128, 256)}  # bytes of no character
 _ESCAPES |= {
     code: f"\\{letter}" for code, letter in zip(b'\a\b\t\v\f\r"\\', 'abtvfr"\\', strict=True)
 }
@@ -77,14 +80,15 @@ class PoFormat(TextFormat):
         """Yield the entries that are not translated, in order."""
         if "msgid" not in source:
             raise DataError("it has no messages; is it a PO file?")
+        charset = self.encoding(source[:4096].encode())
         for span in _entries(source):
-            yield from self._entry(source, span)
+            yield from self._entry(source, span, charset)
 
-    def _entry(self, source: str, span: Span) -> Iterator[Segment]:
+    def _entry(self, source: str, span: Span, charset: str) -> Iterator[Segment]:
         """Yield a segment for each text of an entry. The first span begins at the flags."""
         begin_entry, end_entry = span
         fields = {match[1]: match for match in _FIELD.finditer(source, begin_entry, end_entry)}
-        texts = {name: _value(match[2]) for name, match in fields.items()}
+        texts = {name: _value(match[2], charset) for name, match in fields.items()}
         strings = [name for name in fields if name.startswith("msgstr")]
         is_done = any(texts[name] for name in strings) and not self.options.retranslate
         if not texts.get("msgid") or is_done:
@@ -132,9 +136,20 @@ def _entries(source: str) -> Iterator[Span]:
     yield begin, len(source)
 
 
-def _value(strings: str) -> str:
+def _value(strings: str, charset: str) -> str:
+    """Return the text of strings. Bytes that are no character are surrogates."""
+
+    def unescaped(match: re.Match[str]) -> str:
+        if match[1]:
+            return match[1]
+        content = match[0].encode().decode("unicode_escape").encode("latin-1")
+        try:
+            return content.decode(charset, "surrogateescape")
+        except (LookupError, UnicodeError) as error:
+            raise DataError(f"its charset {charset} does not fit ({error})") from error
+
     text = "".join(match[1] for match in _STRING.finditer(strings))
-    return _ESCAPE.sub(lambda match: match[1] or match[0].encode().decode("unicode_escape"), text)
+    return _ESCAPE.sub(unescaped, text)
 
 
 def _quoted(text: str, line_end: str) -> str:

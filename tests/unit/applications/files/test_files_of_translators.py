@@ -176,6 +176,8 @@ def test_the_only_form_of_an_entry_is_made_from_its_plural():
         (r"eins\vzwei\fdrei\a", r"EINS\vZWEI\fDREI\a"),
         (r"\bein\x65\163 \\x \"da\"", r"\bEINES \\X \"DA\""),
         (r"\033[1mfett\x1b[0m da\001", r"\033[1mFETT\033[0m DA\001"),
+        (r"\303\274ber \xe2\x82\xac\040ein\303\244", "ÜBER € EINÄ"),
+        (r"eins\377 zwei \303\n", r"EINS\377 ZWEI \303\n"),
     ],
 )
 def test_characters_with_a_backslash_stay(text, expected):
@@ -183,6 +185,22 @@ def test_characters_with_a_backslash_stay(text, expected):
     assert (
         translate(message.format(text, ""), "po") == f"#, fuzzy\n{message.format(text, expected)}"
     )
+
+
+@pytest.mark.parametrize(
+    ("charset", "text", "expected"),
+    [("iso-8859-1", r"\374ber", "ÜBER"), ("gbk", r"\326\320 \377", r"中 \377")],
+)
+def test_escaped_bytes_have_the_charset_of_the_file(charset, text, expected):
+    message = f'msgid ""\nmsgstr "charset={charset}\\n"\n\nmsgid "{text}"\nmsgstr ""\n'
+    written = translated(message.encode(), "po", upper, FileOptions()).decode(charset)
+    assert written.endswith(f'msgstr "{expected}"\n')
+
+
+def test_a_file_with_a_mark_and_an_unknown_charset_is_refused_if_it_has_escaped_bytes():
+    message = '\ufeffmsgid ""\nmsgstr "charset=x\\n"\n'
+    with pytest.raises(DataError, match="charset x does not fit"):
+        translate(message, "po")
 
 
 @pytest.mark.parametrize(
