@@ -85,9 +85,9 @@ _INLINE = re.compile(
           (?:\s+(?P<title>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|\((?:\\.|[^()\\\n])*\)))?\s*\)
         |\[[^\[\]]*\])?)
   | (?P<mark>\*{1,3}|_{1,3}|~~)
-  | (?P<reference>"""
+  | (?P<reference>(?:"""
     + REFERENCE.pattern
-    + ")",
+    + ")(?<=;))",
     re.VERBOSE | re.DOTALL,
 )
 _SPECIAL = re.compile(
@@ -220,7 +220,12 @@ def _blocks(source: str) -> Iterator[tuple[str, Span, Container[str]]]:
             begin = lines[first][0]
             span = begins.get(begin, begin), lines[last - 1][1]
             if token.type == "html_block":
-                yield "html", span, references
+                # Without what the lines begin with in a quote or a list.
+                texts = token.content.split("\n")
+                for (begin, end), text in zip(lines[first:last], texts, strict=False):
+                    written_end = begin + len(source[begin:end].rstrip("\r\n"))
+                    begin = begins.get(begin, max(begin, written_end - len(text.lstrip())))
+                    yield "html", (begin, end), references
             else:
                 content = token.content.replace("|", "\\|") if kind == "cell" else token.content
                 content_span = _place(source, content, (max(cursor, span[0]), span[1]))

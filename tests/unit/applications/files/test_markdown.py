@@ -323,3 +323,25 @@ def test_the_title_in_the_front_matter_is_text(source, expected):
 )
 def test_lists_of_attributes_stay(source, expected):
     assert translate(source, "markdown", backward) == expected
+
+
+def test_a_reference_needs_a_semicolon():
+    assert translate("und &auml &auml; da\n", "markdown") == "UND &AUML Ä DA\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("> <!-- c --> Ein da\n", "> <!-- c --> DA EIN\n"),
+        ("> <p>Ein\n> da</p>\n", "> <p>DA EIN</p>\n"),
+        ("> <pre>Ein\n> da</pre>\n", "> <pre>\n> DA EIN</pre>\n"),
+        (">\t<p>Ein da</p>\n", ">\t<p>DA EIN</p>\n"),
+        ("> - <p title='Ein\n>   da'>Haus</p>\n", "> - <p title='DA EIN'>HAUS</p>\n"),
+        ("<p\n>Ein da</p>\n", "<p\n>DA EIN</p>\n"),
+    ],
+)
+def test_html_in_a_quote_keeps_its_mark(source, expected):
+    for end in ("\n", "\r\n"):
+        written = translate(source.replace("\n", end), "markdown", backward)
+        assert written == expected.replace("\n", end)
+    assert translate(source, "markdown", identity) == source
