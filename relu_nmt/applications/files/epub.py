@@ -25,7 +25,7 @@ _LANGUAGE = re.compile(r"\s*([\w-]+)")
 _ORDER = "page-progression-direction"
 _VERSION_2 = re.compile(r"""<(?:\w+:)?package\b[^<>]*\sversion\s*=\s*["']2""")
 """A book of EPUB 2, which names no order of its pages."""
-MOST_BEFORE = 2_000
+_MOST_BEFORE = 2_000
 """Characters at the start of a package in which its version is sought."""
 
 
@@ -46,7 +46,7 @@ class BookFormat(XmlFormat):
         yield from super().language_edits(source, tag)
         new = self.languages.new_direction
         is_spine = tag.kind == "open" and tag.name.rpartition(":")[2] == "spine"
-        if is_spine and new == "rtl" and not _VERSION_2.search(source, 0, MOST_BEFORE):
+        if is_spine and new == "rtl" and not _VERSION_2.search(source, 0, _MOST_BEFORE):
             yield attribute_edit(source, tag, _ORDER, new)
         else:
             for name in ("dir", _ORDER):

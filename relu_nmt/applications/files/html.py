@@ -58,11 +58,8 @@ _VALUES = (
     r"""[^\s"'<>&]+""",
 )
 """Values in quotes, in doubled quotes (tables), in escaped quotes, or without quotes."""
-MOST_WITHIN = 1_000
-"""Most characters between the tags of a pair that is no element of HTML, and of a tag of code.
-
-Also the most tags within code, and the most hyphens and tags within a comment.
-"""
+_MOST_WITHIN = 1_000
+"""Most characters, or else most marks, between a mark of markup and the mark that ends it."""
 _CHARSET = re.compile(rb"""<meta\b[^>]*?\bcharset\s*=\s*["']?([\w.-]+)""", re.IGNORECASE)
 _LATIN_1 = names("iso-8859-1 iso8859-1 latin1 ascii us-ascii")
 _UNUSED = re.compile(rb"[\x81\x8d\x8f\x90\x9d]")
@@ -74,7 +71,7 @@ _CODE = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 """A class that marks a preformatted text, or the element around it, as code."""
-MOST_JOINED = 2_000
+_MOST_JOINED = 2_000
 """After this many characters of preformatted text, a line end divides it as a blank line does."""
 _DESCRIPTION = re.compile(r"(?:og:|twitter:)?(?:description|title)|keywords", re.IGNORECASE)
 
@@ -96,7 +93,7 @@ class HtmlReader(MarkupReader):
     def add_space(self, match: re.Match[str]) -> None:
         """Add white space of a preformatted text. A blank line ends a paragraph."""
         num_lines = match[0].count("\n")
-        if num_lines > 1 or (num_lines and len(self.builder.text) > MOST_JOINED):
+        if num_lines > 1 or (num_lines and len(self.builder.text) > _MOST_JOINED):
             self.end_segment()
         else:
             super().add_space(match)
@@ -131,7 +128,7 @@ def tag_pattern(opening: str, closing: str) -> str:
     tag = rf"{opening}(?P<slash>/)?{name}{attributes}\s*(?P<end>/)?{closing}"
     # A tag that is no element and has no slash needs its closing tag behind it.
     closing_tag = rf"{opening}/(?P=name)\s*{closing}"
-    is_pair = rf"(?=(?s:.{{0,{MOST_WITHIN}}}?){closing_tag})"
+    is_pair = rf"(?=(?s:.{{0,{_MOST_WITHIN}}}?){closing_tag})"
     tag += rf"(?(element)|(?(slash)|(?(end)|{is_pair})))"
     return f"{untranslated_pattern(opening, closing)}|{tag}"
 
@@ -143,7 +140,7 @@ def untranslated_pattern(opening: str, closing: str) -> str:
     element, such as code, that belongs to the words around it.
     """
     first = opening[0]
-    times = f"{{0,{MOST_WITHIN}}}"
+    times = f"{{0,{_MOST_WITHIN}}}"
     within_tag = rf"(?:(?!{opening}|{closing})[^<>]){times}"
     # A further opening mark ends the search, so that many of them take no more time than one.
     comment = rf"[^{first}-]*(?:(?!{opening}!--|--{closing})[{first}-][^{first}-]*){times}"

@@ -19,7 +19,7 @@ from relu_nmt.applications.files.markup import (
 from relu_nmt.applications.files.segments import Span
 
 _BEHIND_SPACE = re.compile(r"<text:(?:s|tab|line-break)\b[^<>]*/>(?:</?text:span\b[^<>]*>)*\Z")
-MOST_BEFORE = 500
+_MOST_BEFORE = 500
 """Characters before a text or tag in which its surroundings are sought."""
 _LANGUAGES = {"western": "fo:{}", "asian": "style:{}-asian", "complex": "style:{}-complex"}
 """Attributes for the languages of the kinds of scripts."""
@@ -40,7 +40,7 @@ class _Reader(MarkupReader):
         """Add text. Keep its first space also behind an element for a space or line break."""
         text = self.source[piece.begin : piece.end]
         first_word = piece.begin + len(text) - len(text.lstrip())
-        begin = max(0, piece.begin - MOST_BEFORE)
+        begin = max(0, piece.begin - _MOST_BEFORE)
         if first_word > piece.begin and _BEHIND_SPACE.search(self.source, begin, piece.begin):
             self.builder.add_empty([(piece.begin, first_word)], is_space=True)
             piece = replace(piece, begin=first_word)
@@ -65,7 +65,7 @@ class OdtPart(XmlFormat):
             yield from self._renaming_edits(source, tag)
         new = self.languages.new_direction
         if new and tag.name in _DIRECTED:
-            begin = max(0, tag.begin - MOST_BEFORE)
+            begin = max(0, tag.begin - _MOST_BEFORE)
             is_default = new == "rtl" and _DEFAULT_STYLE.search(source, begin, tag.begin)
             for name, values in (("style:writing-mode", _MODES[new]), ("fo:text-align", _MIRRORED)):
                 value = attribute(source, tag, name)

@@ -142,11 +142,13 @@ def _value(strings: str, charset: str) -> str:
     def unescaped(match: re.Match[str]) -> str:
         if match[1]:
             return match[1]
-        content = match[0].encode().decode("unicode_escape").encode("latin-1")
+        letters = match[0].encode().decode("unicode_escape")
+        if letters.isascii():
+            return letters
         try:
-            return content.decode(charset, "surrogateescape")
-        except (LookupError, UnicodeError) as error:
-            raise DataError(f"its charset {charset} does not fit ({error})") from error
+            return letters.encode("latin-1").decode(charset, "surrogateescape")
+        except (LookupError, UnicodeError):  # a byte order mark tells another charset
+            return letters
 
     text = "".join(match[1] for match in _STRING.finditer(strings))
     return _ESCAPE.sub(unescaped, text)

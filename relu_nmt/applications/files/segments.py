@@ -51,8 +51,8 @@ class Tag:
         opening: spans of the source that are the opening tag, or the whole empty tag.
         closing: spans of the source that are the closing tag.
         repeats: a pair may become several, as ``<b>`` may.
-        is_space: an empty tag stands for a space, as a line break does. Without a source it divides
-            words that touch in the source, and a translation has no space there.
+        is_space: an empty tag stands for a space, as a line break does. A tag without a source
+            divides words that touch there, and stands for a space only behind other markup.
         is_spaced: a tag without words has a space on both sides.
         style: what a format keeps of the tag for the text within.
         may_be_note: the text within a pair may be the number of a note.

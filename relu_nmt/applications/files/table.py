@@ -1,4 +1,4 @@
-"""Tables with tabs or commas between columns. One column is translated."""
+"""Tables with tabs, commas or semicolons between columns. One column is translated."""
 
 import html
 import re

@@ -197,10 +197,13 @@ def test_escaped_bytes_have_the_charset_of_the_file(charset, text, expected):
     assert written.endswith(f'msgstr "{expected}"\n')
 
 
-def test_a_file_with_a_mark_and_an_unknown_charset_is_refused_if_it_has_escaped_bytes():
-    message = '\ufeffmsgid ""\nmsgstr "charset=x\\n"\n'
-    with pytest.raises(DataError, match="charset x does not fit"):
-        translate(message, "po")
+@pytest.mark.parametrize(
+    ("charset", "text", "expected"),
+    [("x", r"\374ber", "ÜBER"), ("utf-16", r"ein\t\tda", r"EIN\t\tDA")],
+)
+def test_a_byte_order_mark_tells_the_charset_of_messages(charset, text, expected):
+    source = f'\ufeffmsgid ""\nmsgstr "charset={charset}\\n"\n\nmsgid "{text}"\nmsgstr ""\n'
+    assert translate(source, "po").endswith(f'msgstr "{expected}"\n')
 
 
 @pytest.mark.parametrize(
