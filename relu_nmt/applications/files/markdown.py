@@ -102,6 +102,7 @@ _SPECIAL = re.compile(
     re.VERBOSE,
 )
 """Places of a text that need a backslash, so that Markdown does not read them as markup."""
+_SPECIAL_AND_DOLLAR = re.compile(rf"{_SPECIAL.pattern} | \$", re.VERBOSE)
 _LINE = re.compile(r"[^\r\n]*(?:\r\n?|\n|\Z)")
 _LINE_END = re.compile(r"(?<!\\)(?<!  )(?<!\r)\r?\n[ \t>]*")
 _TOKEN = re.compile(
@@ -150,7 +151,8 @@ class MarkdownFormat(TextFormat):
             return json.dumps(text, ensure_ascii=False)
         if kind == "title":  # with its quotation marks as note
             return re.sub(rf"[\\|{note}]", r"\\\g<0>", text)
-        written = _SPECIAL.sub(_escaped, text)
+        special = _SPECIAL_AND_DOLLAR if note == "$" else _SPECIAL
+        written = special.sub(_escaped, text)
         if kind == "cell":
             written = written.replace("|", "\\|")
         return written
@@ -348,7 +350,8 @@ class _Paragraph:
                 _, link_end, closing = self._links.pop()
                 self._builder.close("[", closing)
                 position = max(position, link_end)
-        return [*self._segments, self._builder.finish(self._kind)]
+        note = f"{self._kind}:$" if "\\$" in self._source[slice(*span)] else self._kind
+        return [*self._segments, self._builder.finish(note)]
 
     @property
     def lone_marks(self) -> set[Span]:

@@ -107,6 +107,8 @@ def test_three_marks_end_two_pairs(text, expected):
         ("## 1. Ein Haus\n", "## 1\\. EIN HAUS\n"),
         ("Ein sh*t und *so* da\n", "EIN SH\\*T UND *SO* DA\n"),
         ("**a** p*(g) 2*b c\n", "**A** P\\*(G) 2\\*B C\n"),
+        ("kostet \\$5 oder 6\\$ http://x/$a\n", "KOSTET \\$5 ODER 6\\$ http://x/$a\n"),
+        ("|a|\n|-|\n|ab \\$5 \\| $a$ 6\\$|\n", "|A|\n|-|\n|AB \\$5 \\| $a$ 6\\$|\n"),
         ("Im \\_\\_lt\\_\\_ da\n", "IM \\_\\_LT\\_\\_ DA\n"),
         ("Im [`a([b[, c[, d]]])`](e)\n", "IM [`a([b[, c[, d]]])`](e)\n"),
         ("Im [``a`b`` rot](http://u/x) und `c` da\n", "IM [``a`b`` ROT](http://u/x) UND `c` DA\n"),
