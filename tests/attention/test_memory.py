@@ -15,8 +15,8 @@ from tests.attention.helpers import can, leaves, make_bias, num_queries, random_
 
 TELEMETRY = Need(telemetry=True)
 REGULARIZER = Need(statistics=True, telemetry=True)
-LENGTHS = (128, 256)
-"""Tokens. A matrix of weights of the second would be 256 KiB."""
+LENGTHS = (256, 512)
+"""Tokens. A matrix of weights of the second would be 1 MiB."""
 
 
 class PeakMemory(TorchDispatchMode):

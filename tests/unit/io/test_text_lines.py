@@ -196,7 +196,7 @@ def test_an_empty_compressed_file_has_no_lines(tmp_path, ending):
 @compressed
 def test_a_compressed_file_is_never_whole_in_memory(tmp_path, ending):
     path = tmp_path / f"x{ending}"
-    data = "".join(f"Satz {n} mit {n * n % 9973} Woertern\n" for n in range(100_000)).encode()
+    data = "".join(f"Satz {n} mit {n * n % 9973} Woertern\n" for n in range(400_000)).encode()
     size = len(data)
     path.write_bytes(COMPRESSORS[ending](data))
     del data
