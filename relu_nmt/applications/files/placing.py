@@ -71,10 +71,7 @@ class _Placer:
             runs = [allowed]
             if source != inside or len(free) < len(allowed):
                 runs = self._runs(tag, source, free) or [self._share(source, inside, allowed, free)]
-            pair = self._pair(tag, source, runs[0])
-            # Drop a pair that may repeat and has lost its words to another such pair.
-            if runs[0] or pair.children or not tag.repeats:
-                pairs.append(pair)
+            pairs.append(self._pair(tag, source, runs[0]))
             for run in runs[1:]:
                 pairs.append(Placed(tag, run.start, run.stop))
             for run in runs:

@@ -106,7 +106,7 @@ def one_by_one(text, links):
             "<i>Haus</i><b>tor</b> <u>da</u> <s>so</s>",
             "gate there so",
             [(0, 0), (1, 1), (2, 2)],
-            "<i>gate</i> <u>there</u> <s>so</s>",
+            "<i>gate</i> <b></b><u>there</u> <s>so</s>",
         ),
         ("Haus<b>tor</b> da", "there gate", [(0, 1), (1, 0)], "there <b>gate</b>"),
         ("Das Wort<wbr>teil", "the part", [(0, 0), (1, 1)], "the part<wbr>"),
