@@ -219,8 +219,12 @@ def with_length(
     if budget.seconds is not None:
         seconds = training_seconds(budget, pace, spent)
     paced = paced_settings(pace, updates, seconds, least_warmup)
-    if given_names(settings) & {"warmup_epochs"}:
+    given = given_names(settings)
+    if "warmup_epochs" in given:
         del paced["warmup_updates"]
+    # A schedule of the user's may depend on the scores at the ends of epochs.
+    if "lr_scheduler" in given:
+        del paced["validate_interval"]
     settings = filled(settings, {**chosen, **paced})
     total = in_words(seconds or updates * pace.seconds)
     about = "about " if budget.seconds or budget.epochs else ""
@@ -260,7 +264,7 @@ def paced_settings(
     """Return the settings that depend on the updates and on the ``seconds`` of a time budget."""
     between = max(1, round(updates / VALIDATIONS))
     between = max(between, round(pace.updates_of_validation / MOST_VALIDATING))
-    epochs = max(1, round(between / pace.updates_per_epoch))
+    epochs = math.ceil(updates / pace.updates_per_epoch)
     chosen = {
         "max_update": updates,
         "max_epoch": 0,
@@ -268,9 +272,9 @@ def paced_settings(
         "warmup_updates": warmup_updates(updates, least_warmup),
         "ema_decay": round(min(max(0.0, 1 - AVERAGED / updates), MOST_DECAY), 4),
         "validate_interval_updates": between,
-        # Between epochs, validate and save no more often.
+        # Do not validate at the ends of epochs as well.
         "validate_interval": epochs,
-        "save_interval": epochs,
+        "save_interval": max(1, round(between / pace.updates_per_epoch)),
         "log_interval": max(1, min(MOST_BETWEEN_LINES, updates // LOG_LINES)),
     }
     if seconds is not None:

@@ -142,6 +142,16 @@ def test_a_choice_may_be_switched_off(data, tmp_path):
     assert trainer["validate_interval_updates"] == 0
 
 
+@pytest.mark.parametrize(
+    ("flags", "interval"), [([], 2), (["--lr-scheduler", "reduce_lr_on_plateau"], 1)]
+)
+def test_only_a_schedule_by_flag_is_validated_at_the_ends_of_epochs(
+    data, tmp_path, flags, interval
+):
+    train(data, tmp_path, SMALL, "--budget", "2e", "--max-tokens", "100", flags)
+    assert stored(tmp_path)["trainer"]["validate_interval"] == interval
+
+
 def test_a_published_shape_stays(data, tmp_path):
     done = train(data, tmp_path, "--budget", "2u", "--arch", "reluformer_tiny")
     assert "the model as --arch reluformer_tiny states it" in done.stdout

@@ -68,18 +68,18 @@ class Shape:
         return chosen
 
 
-TINY = Shape(
-    layers=3, width=128, inner=512, heads=4, least_updates=0, least_pairs=0, is_pre_norm=True
-)
-SMALL = Shape(layers=3, width=256, inner=1024, heads=4, least_updates=5_000, least_pairs=0)
-LARGER = (
+SHAPES = (
+    Shape(
+        layers=3, width=128, inner=512, heads=4, least_updates=0, least_pairs=0, is_pre_norm=True
+    ),
+    Shape(layers=3, width=256, inner=1024, heads=4, least_updates=5_000, least_pairs=0),
     Shape(layers=6, width=512, inner=1024, heads=4, least_updates=16_000, least_pairs=100_000),
     Shape(layers=6, width=512, inner=2048, heads=8, least_updates=40_000, least_pairs=1_000_000),
 )
-"""The shapes above SMALL, which is tried first."""
+"""The shapes by size. The first is for a budget of time alone."""
 FAMILIES = {"transformer", *ATTENTION_PRESETS}
 """The ``--arch`` names that leave the shape open. Others are shapes of published models."""
-KEPT = frozenset(TINY.settings) | {
+KEPT = frozenset(SHAPES[0].settings) | {
     *("positions", "share_all_embeddings", "share_decoder_input_output_embed"),
     *("dropout", "attention_dropout", "max_tokens", "bf16", "lr", "power", "clip_norm"),
 }
@@ -129,9 +129,9 @@ class Chooser:
     def _say(self, text: str) -> None:
         self._training.say(f"budget {self._settings.trainer.budget}: {text}")
 
-    def _filled(self, **changes: Any) -> Settings:
-        """Return the settings with the choices so far, replaced by ``changes``."""
-        return filled(self._settings, self._chosen | changes)
+    def _filled(self) -> Settings:
+        """Return the settings with the choices so far."""
+        return filled(self._settings, self._chosen)
 
     def _choose(self, **choices: Any) -> None:
         """Add choices, and measure the pace with all choices so far."""
@@ -155,30 +155,28 @@ class Chooser:
         if self._task.joined_dictionary:
             tied = "share_all_embeddings"
         self._chosen |= {"positions": "sinusoidal+rotary", tied: True}
-        if SMALL.settings.keys() & given_names(self._settings):
+        if SHAPES[1].settings.keys() & given_names(self._settings):
             self._say("the shape of the model as the flags state it")
             return self._choose()
-        shape = SMALL
-        self._choose(**shape.settings)
         # A narrower model pays only if time is the limit: it makes more updates in the same time.
-        if self._budget.seconds is not None and self._updates < shape.least_updates:
-            shape = TINY
-            self._choose(**shape.settings)
-        for larger in LARGER:
+        shapes = SHAPES if self._budget.seconds is not None else SHAPES[1:]
+        shape = shapes[0]
+        common = dict(self._chosen)
+        self._choose(**shape.settings)
+        for larger in shapes[1:]:
             # Larger shapes are slower: too few updates of the present shape rule them out.
-            if shape is TINY or self._pace.samples < larger.least_pairs:
+            if self._pace.samples < larger.least_pairs or self._updates < larger.least_updates:
                 break
-            if self._updates < larger.least_updates:
-                break
+            chosen = common | larger.settings
             try:
-                pace = self._trial(self._filled(**larger.settings))
+                pace = self._trial(filled(self._settings, chosen))
             except OutOfMemoryError:
                 break
             if planned_updates(self._budget, pace) < larger.least_updates:
                 break
             shape = larger
             self._pace = pace
-            self._chosen |= shape.settings
+            self._chosen = chosen
         weights = f"{self._pace.weights / 1e6:.1f} million weights"
         if shape.is_pre_norm:
             weights += ", pre-norm"

@@ -10,10 +10,8 @@ from relu_nmt.config.budgets import Budget
 from relu_nmt.config.classes import merged
 from relu_nmt.jobs.budget import Pace, paced_settings, planned_updates, training_seconds
 from relu_nmt.jobs.train.budget import (
-    LARGER,
-    SMALL,
+    SHAPES,
     SMALLEST_BATCH,
-    TINY,
     Chooser,
     batch_factor,
     dropout_settings,
@@ -51,17 +49,17 @@ def test_validations_take_at_most_a_twentieth_of_the_time():
 
 
 @pytest.mark.parametrize(
-    ("updates", "per_epoch", "warmup", "decay", "between", "epochs", "lines"),
+    ("updates", "per_epoch", "warmup", "decay", "between", "epochs", "saved", "lines"),
     [
-        (4400, 611, 440, 0.998, 440, 1, 88),
-        (2000, 611, 200, 0.9955, 200, 1, 40),
-        (100_000, 1000, 10_000, 0.9999, 10_000, 10, 100),
-        (30, 10, 3, 0.7, 3, 1, 1),
-        (1, 10, 0, 0.0, 1, 1, 1),
+        (4400, 611, 440, 0.998, 440, 8, 1, 88),
+        (2000, 611, 200, 0.9955, 200, 4, 1, 40),
+        (100_000, 1000, 10_000, 0.9999, 10_000, 100, 10, 100),
+        (30, 10, 3, 0.7, 3, 3, 1, 1),
+        (1, 10, 0, 0.0, 1, 1, 1, 1),
     ],
 )
 def test_the_settings_that_follow_from_the_number_of_updates(
-    updates, per_epoch, warmup, decay, between, epochs, lines
+    updates, per_epoch, warmup, decay, between, epochs, saved, lines
 ):
     paced = paced_settings(Pace(1.0, per_epoch), updates, None)
     assert paced == {
@@ -72,7 +70,7 @@ def test_the_settings_that_follow_from_the_number_of_updates(
         "ema_decay": decay,
         "validate_interval_updates": between,
         "validate_interval": epochs,
-        "save_interval": epochs,
+        "save_interval": saved,
         "log_interval": lines,
     }
     assert paced_settings(Pace(1.0, per_epoch), updates, 1800.0)["stop_time_hours"] == 0.5
@@ -103,10 +101,9 @@ def test_rates_batches_and_shapes():
     assert peak_rate(512, is_pre_norm=False, is_trained=True) == 0.0001
     assert SMALLEST_BATCH == {"cpu": 768, "cuda": 4096}
     assert [batch_factor(768, n) for n in (4_000, 23_999, 24_000, 10**6)] == [1, 1, 2, 4]
-    assert SMALL.settings["decoder_ffn_embed_dim"] == 1024
-    shapes = [TINY, SMALL, *LARGER]
+    assert SHAPES[1].settings["decoder_ffn_embed_dim"] == 1024
     for name in ("width", "inner", "least_updates", "least_pairs"):
-        values = list(map(attrgetter(name), shapes))
+        values = list(map(attrgetter(name), SHAPES))
         assert values == sorted(values)
 
 
