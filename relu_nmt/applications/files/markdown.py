@@ -18,7 +18,7 @@ from relu_nmt.applications.files.html import (
     HtmlReader,
     untranslated_pattern,
 )
-from relu_nmt.applications.files.markup import REFERENCE, add_reference
+from relu_nmt.applications.files.markup import REFERENCE, Piece, add_reference
 from relu_nmt.applications.files.placing import PlainText, marked_parts
 from relu_nmt.applications.files.segments import (
     Segment,
@@ -298,16 +298,25 @@ def _is_letter(character: str) -> bool:
     return character != "" and unicodedata.category(character)[0] not in "PS"
 
 
+class _BlockReader(HtmlReader):
+    """Finds the segments of HTML blocks, which form feeds divide."""
+
+    def add_text(self, piece: Piece) -> None:
+        super().add_text(piece)
+        if "\f" in self.source[piece.begin : piece.end]:
+            self.end_segment()
+
+
 def _html_segments(source: str, spans: list[Span]) -> list[Segment]:
     if not spans:
         return []
-    # Read the blocks at their places in a page of spaces.
-    blank = re.sub(r"\S", " ", source)
+    # Read the blocks at their places in a page of spaces, and of form feeds for lines between them.
+    blank = re.sub(r"[^ \t>]", "\f", source).replace(">", " ")
     page = ""
     for begin, end in spans:
         page += blank[len(page) : begin] + source[begin:end]
     segments = []
-    for segment in HtmlReader(page, HTML).segments():
+    for segment in _BlockReader(page, HTML).segments():
         if segment is not None:
             segments.append(replace(segment, note=f"html:{segment.note}"))
     return segments
@@ -335,6 +344,8 @@ class _Paragraph:
     def read(self, span: Span) -> list[Segment | None]:
         """Return the segments of a text: first its images and titles, then the text itself."""
         position, end = span
+        if "\\$" in self._source[position:end]:
+            self._kind += ":$"
         prefix = _PREFIX.match(self._source, position, end)
         if prefix:
             position = prefix.end()
@@ -350,8 +361,7 @@ class _Paragraph:
                 _, link_end, closing = self._links.pop()
                 self._builder.close("[", closing)
                 position = max(position, link_end)
-        note = f"{self._kind}:$" if "\\$" in self._source[slice(*span)] else self._kind
-        return [*self._segments, self._builder.finish(note)]
+        return [*self._segments, self._builder.finish(self._kind)]
 
     @property
     def lone_marks(self) -> set[Span]:

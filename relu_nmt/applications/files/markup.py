@@ -437,7 +437,8 @@ class MarkupFormat(TextFormat):
         parts = []
         position = 0
         last = -1
-        last_foreign = -1
+        # The last pieces of the elements around a piece that name a language, and which are foreign.
+        scopes: list[tuple[int, bool]] = []
         for number, piece in enumerate(reader.pieces):
             if number <= last or piece.kind not in ("open", "empty"):
                 continue
@@ -446,9 +447,11 @@ class MarkupFormat(TextFormat):
                 continue
             edits = list(self.language_edits(source, piece))
             is_renamed = any(source[slice(*span)] != new for span, new in edits)
-            if edits and not is_renamed:
-                last_foreign = max(last_foreign, reader.partners.get(number, number))
-            if is_renamed or number > last_foreign:
+            while scopes and number > scopes[-1][0]:
+                scopes.pop()
+            if edits:
+                scopes.append((reader.partners.get(number, number), not is_renamed))
+            if not (scopes and scopes[-1][1]):
                 edits += self.further_edits(source, piece, is_renamed)
             for (begin, end), new in sorted(edits):
                 parts += [source[position:begin], new]
@@ -466,7 +469,7 @@ class MarkupFormat(TextFormat):
         languages = self.vocabulary.languages
         language_names = languages.get(tag.name, languages.get("*", frozenset()))
         for name, (begin, end) in attributes_of(source, tag):
-            if name.lower() in language_names:
+            if name.lower() in language_names and begin < end:
                 yield (begin, end), self.languages.after_translation(source[begin:end])
 
     def text(self, text: str, style: str, segment: Segment) -> str:

@@ -104,6 +104,7 @@ def test_elements_of_a_page_name_the_language_of_their_translation():
         ('id="x"', ("ar", "de"), 'id="x"'),
         ('id="x"', ("", "ar"), 'id="x"'),
         ('lang="fr"', ("de", "ar"), 'lang="fr"'),
+        ('lang=""', ("de", "ar"), 'dir="rtl" lang=""'),
         ('dir="ltr"', ("", "ar"), 'dir="ltr"'),
     ],
 )
@@ -132,6 +133,7 @@ def test_blocks_have_the_direction_of_the_page_and_other_elements_keep_theirs():
         ('<div lang="fr"><p dir="ltr">un mot</p>{}</div>{}', ""),
         ('<div lang="fr"><p lang="de" {}>Wort</p><p lang="en">x</p></div>{}', "de"),
         ('<div lang="fr"><div lang="en"><p>x</p></div><p dir="ltr">mot</p>{}</div>{}', ""),
+        ('<div lang="fr"><div lang="de" {0}><p {0}>Wort</p></div></div>{1}', "de"),
         ('<pre dir="ltr">Wort</pre><pre dir="ltr"><code>x</code></pre>{}{}', ""),
         ('<pre lang="de" {}>Wort</pre>{}', "de"),
     ],

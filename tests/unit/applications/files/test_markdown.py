@@ -245,6 +245,7 @@ def test_attributes_of_tags_in_a_line_are_text():
         ("[Haus](x (Ein Titel))\n", "[HAUS](x (TITEL EIN))\n"),
         ("[Haus](x 'Ein \\'Titel\\'')\n", "[HAUS](x '\\' TITEL \\' EIN')\n"),
         ('[Haus](x "Ein \\"Titel\\"")\n', '[HAUS](x "\\" TITEL \\" EIN")\n'),
+        ("![\\$5 ab 6\\$](x)\n", "![\\$ 6 AB 5 \\$](x)\n"),
         ("![Ein \\*](x 'Titel')\n", "![\\* EIN](x 'TITEL')\n"),
     ],
 )
@@ -347,3 +348,18 @@ def test_html_in_a_quote_keeps_its_mark(source, expected):
         written = translate(source.replace("\n", end), "markdown", backward)
         assert written == expected.replace("\n", end)
     assert translate(source, "markdown", identity) == source
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("<img a>\nEin\n\nda\n\n<img b>\nzwei\n", "<img a>\nEIN\n\nDA\n\n<img b>\nZWEI\n"),
+        ("<b>\nEin\n\nda\n\n</b>\nzwei\n", "<b> EIN\n\nDA\n\n</b>\nZWEI\n"),
+        ("<a name=x>\n\n# Ein\n</a>\nda\n", "<a name=x>\n\n# EIN\n</a>\nDA\n"),
+        ("- <b>\n  Ein\n- <i>\n  da\n", "- <b> EIN\n- <i> DA\n"),
+        ("> <b>\n> Ein\n>\n> > <b>\n> > da\n", "> <b> EIN\n>\n> > <b> DA\n"),
+        ("> <i>\n> Ein</i>\n\n<b>\nda</b>\n", "> <i>EIN</i>\n\n<b>DA</b>\n"),
+    ],
+)
+def test_blocks_of_html_with_a_line_between_them_stay_apart(source, expected):
+    assert translate(source, "markdown") == expected
