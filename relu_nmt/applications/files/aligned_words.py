@@ -7,7 +7,7 @@ model wrote it, or else in the place that the alignment gives it.
 import re
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from relu_nmt.applications.files.segments import Protected, Segment, Span
@@ -54,14 +54,20 @@ class Word:
     protected: Protected | None = None
 
 
-def word_spans(text: str) -> list[Span]:
-    """Return the places of words and marks.
+def word_spans(text: str, protected: Iterable[Span] = ()) -> list[Span]:
+    """Return the places of words and marks. Each protected text is one word.
 
     Example:
         >>> word_spans("Ein T-Shirt.")
         [(0, 3), (4, 11), (11, 12)]
     """
-    return _words_around(text, [])
+    spans = []
+    position = 0
+    for begin, end in protected:
+        spans += [match.span() for match in _WORD.finditer(text, position, begin)]
+        spans.append((begin, end))
+        position = end
+    return spans + [match.span() for match in _WORD.finditer(text, position)]
 
 
 def literal_pattern(text: str, around: Sequence[str] = ("", "")) -> str:
@@ -77,18 +83,7 @@ def literal_pattern(text: str, around: Sequence[str] = ("", "")) -> str:
 
 def source_spans(segment: Segment) -> list[Span]:
     """Return the places of the words of a segment. Each protected text is one word."""
-    return _words_around(segment.text, [(entry.begin, entry.end) for entry in segment.protected])
-
-
-def _words_around(text: str, protected: Sequence[Span]) -> list[Span]:
-    """Return the places of the protected texts, and of the words between them."""
-    spans = []
-    position = 0
-    for begin, end in protected:
-        spans += [match.span() for match in _WORD.finditer(text, position, begin)]
-        spans.append((begin, end))
-        position = end
-    return spans + [match.span() for match in _WORD.finditer(text, position)]
+    return word_spans(segment.text, ((entry.begin, entry.end) for entry in segment.protected))
 
 
 def proportional_links(source: str, target: str) -> list[Link]:
@@ -148,8 +143,8 @@ def _target_spans(segment: Segment, text: str) -> list[Span]:
         pattern = literal_pattern(segment.text[entry.begin : entry.end], around)
         patterns[pattern] = None
     if not patterns:
-        return _words_around(text, [])
-    return _words_around(text, [match.span() for match in re.finditer("|".join(patterns), text)])
+        return word_spans(text)
+    return word_spans(text, (match.span() for match in re.finditer("|".join(patterns), text)))
 
 
 def _is_word(text: str, span: Span) -> bool:

@@ -31,7 +31,6 @@ class ZipFormat(FileFormat):
     """A format whose files are zip files."""
 
     def read(self, content: bytes) -> Document:
-        """Return the document in a file (DataError: it is damaged, or a zip bomb)."""
         parts = read_parts(content)
         with reporting("it is no file of this format", caught=KeyError):
             documents = self.documents(parts)

@@ -57,24 +57,19 @@ class _Reader(MarkupReader):
         """Add the end of an element around runs. White space between runs is no text."""
         if piece.kind == "close":
             self._set_style("")
-            self._field_code = None
             self.builder.close(piece.name, [piece.span])
 
     def add_inline(self, number: int, end: int) -> int:
-        """Add a run or another element of a paragraph."""
         piece = self.pieces[number]
         if piece.name == "w:r" and end > number:
             self._add_run(number, end)
             return end
         if piece.name in _AROUND:
             self._set_style("")
-            self._field_code = None
         return super().add_inline(number, end)
 
     def end_segment(self) -> None:
-        """Store the paragraph."""
         self._set_style("")
-        self._field_code = None
         if self._last_space:
             self.builder.add_empty(self._last_space, is_space=True, is_first=True)
             self._last_space = ()
@@ -88,6 +83,7 @@ class _Reader(MarkupReader):
             if style:
                 self.builder.open("w:r", [], repeats=True, style=style)
         self._style = style
+        self._field_code = None
 
     def _add_run(self, number: int, end: int) -> None:
         opening = self.pieces[number].span
@@ -127,7 +123,6 @@ class _Reader(MarkupReader):
         end = behind[0][0]
         run = before[0][0], behind[-1][1]
         self._last_space = ()
-        self._field_code = None
         text = self.source[begin:end]
         whole = self.text_of(numbers)
         pattern = KEPT_SPACE if self.builder.is_behind_word else _FIRST_SPACE
@@ -214,11 +209,9 @@ class DocxPart(XmlFormat):
     reader = _Reader
 
     def language_edits(self, source: str, tag: Piece) -> Iterator[tuple[Span, str]]:
-        """Yield the languages of texts, and their direction."""
         return language_edits(self.languages, source, tag)
 
     def segments(self, source: str) -> Iterator[Segment | None]:
-        """Yield the paragraphs in reading order."""
         for segment in super().segments(source):
             if segment is None or segment.note == "attribute":
                 yield segment

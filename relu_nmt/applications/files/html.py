@@ -80,7 +80,6 @@ class HtmlReader(MarkupReader):
     """Finds the segments of a page, including the description in its head."""
 
     def is_skipped(self, piece: Piece) -> bool:
-        """Return True for an element without text to translate, such as a listing."""
         if piece.name == "pre":
             # Look at the classes of this element, and of one that begins just before it.
             begin = self.source.rfind("<", 0, piece.begin)

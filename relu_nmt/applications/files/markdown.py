@@ -39,7 +39,7 @@ _FRONT_TEXT = re.compile(
     ^(?:title|description)[ \t]*(?:=|:(?=\s))[ \t]*
     (?P<text>"(?:\\.|[^"\\\r\n])*" | '[^'\r\n]*'
       |(?!(?i:true|false|yes|no|on|off|null|[yn]){_END})   # which are no text without quotes
-       (?!\d[\dA-Fa-fox.:_+-]*{_END})\w[^#\r\n]*?)
+       (?!\d[\dA-Fa-fox.:_+-]*{_END})\w(?:[^#\r\n]*[^# \t\r\n])?)
     {_END}(?!\s*\n[ \t]+\S)                               # nor one with a further line
     """,
     re.MULTILINE | re.VERBOSE,
@@ -50,7 +50,7 @@ _DIALECT = re.compile(
   | (?P<formula>^[ \t>]*\$\$(?:[^$\n]|\$(?!\$)|\n(?![ \t>]*\r?\n))*\$\${_END})
   | ^(?P<indent>[ \t>]*)
     (?:(?P<item>(?:\[\^[^\]\s]+\]:|:(?=[ \t]))[ \t]*)      # a footnote or a definition
-      |(?:(?P<admonition>(?:!!!|\?{{3}}\+?)[ ]+[a-z][\w -]*(?="|{_END})"?|===[+!]?[ ]+")
+      |(?:(?P<admonition>(?:!!!|\?{{3}}\+?)[ ]+[a-z][\w -]*(?![\w -])(?="|{_END})"?|===[+!]?[ ]+")
         |\[!\w+\](?![(\[:])[+-]?[ \t]*                                # an alert in a quote
         |:{{3,}}[ \t]*[\w-]*[ \t\[]*)                         # the begin or end of a container
        (?P<title>[^"\[\]{{}}\r\n]*)[^\r\n]*)
@@ -119,7 +119,6 @@ class MarkdownFormat(TextFormat):
     """Markdown with tables, footnotes, formulas, and the boxes and definitions of its dialects."""
 
     def segments(self, source: str) -> list[Segment]:
-        """Return the segments of a text in reading order."""
         segments: list[Segment | None] = []
         front = re.match(_FRONT, source)
         for match in _FRONT_TEXT.finditer(source, 0, front.end() if front else 0):

@@ -28,7 +28,7 @@ MOST_DEPTH = 200
 KNOWN_DOCTYPES = ("-//W3C//", "-//NISO//DTD ncx", "-//OASIS//DTD XLIFF", "-//OpenOffice.org//")
 """Beginnings of public names that programs write. Their files are never read."""
 _TAG = re.compile(r"""<(/?)([A-Za-z_][^\s/>]*)((?:[^<>"']|"[^"]*"|'[^']*')*)>""")
-_ATTRIBUTE = re.compile(r"""([^\s=/>"']+)\s*=\s*("[^"]*"|'[^']*'|[^\s"'>]+)""")
+_ATTRIBUTE = re.compile(r"""(?<![^\s=/>"'])([^\s=/>"']+)\s*=\s*("[^"]*"|'[^']*'|[^\s"'>]+)""")
 _UNQUOTED = re.compile(r"""=\s*[^\s"'=]+\Z""")
 """A value without quotes. A slash at its end belongs to it."""
 _OLD_NAMES = "|".join(name for name in html5 if not name.endswith(";"))
@@ -80,7 +80,6 @@ class Vocabulary:
             all elements have text.
         raw: elements whose content is not parsed for tags.
         preformatted: elements whose lines and spaces stay.
-        languages: attributes that name the language of a text, by element.
         is_html: names may be in capitals, and ``<![CDATA[`` is a comment.
     """
 
@@ -95,9 +94,6 @@ class Vocabulary:
     only_in: frozenset[str] | None = None
     raw: frozenset[str] = frozenset()
     preformatted: frozenset[str] = frozenset()
-    languages: Mapping[str, frozenset[str]] = field(
-        default_factory=lambda: {"*": names("lang xml:lang")}
-    )
     is_html: bool = False
 
 
@@ -428,7 +424,6 @@ class MarkupFormat(TextFormat):
     reader: ClassVar[type[MarkupReader]] = MarkupReader
 
     def segments(self, source: str) -> Iterable[Segment | None]:
-        """Return the segments of a file in reading order."""
         return self.reader(source, self.vocabulary).segments()
 
     def with_languages(self, source: str) -> str:
@@ -437,7 +432,7 @@ class MarkupFormat(TextFormat):
         parts = []
         position = 0
         last = -1
-        # The last pieces of the elements around a piece that name a language, and which are foreign.
+        # For each element around a piece that names a language: its last piece, and if foreign.
         scopes: list[tuple[int, bool]] = []
         for number, piece in enumerate(reader.pieces):
             if number <= last or piece.kind not in ("open", "empty"):
@@ -466,10 +461,8 @@ class MarkupFormat(TextFormat):
 
     def language_edits(self, source: str, tag: Piece) -> Iterator[tuple[Span, str]]:
         """Yield the places of languages at a tag, and their new texts."""
-        languages = self.vocabulary.languages
-        language_names = languages.get(tag.name, languages.get("*", frozenset()))
         for name, (begin, end) in attributes_of(source, tag):
-            if name.lower() in language_names and begin < end:
+            if name.lower() in ("lang", "xml:lang") and begin < end:
                 yield (begin, end), self.languages.after_translation(source[begin:end])
 
     def text(self, text: str, style: str, segment: Segment) -> str:

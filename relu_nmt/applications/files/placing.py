@@ -284,14 +284,10 @@ class _Page:
                 self._write_text(" ", style)
 
     def _write_tag(self, placed: Placed, style: str) -> None:
-        self._write_opening(placed.tag)
+        self._parts += [placed.tag] if placed.tag.opening else []
         run = range(placed.begin, placed.end)
         self.write(placed.children, run, placed.tag.style or style)
         self._parts += placed.tag.closing
-
-    def _write_opening(self, tag: Tag) -> None:
-        is_empty = bool(tag.opening) and not tag.closing
-        self._parts += [tag] if is_empty else tag.opening
 
     def _write_word(self, word: Word, inside: Sequence[Tag], style: str) -> None:
         """Write a word with the tags inside it, or the source of a protected text."""
@@ -310,7 +306,7 @@ class _Page:
         position, end = span
         for tag in tags:
             self._write_text(self._source_text[position : tag.begin], style)
-            self._write_opening(tag)
+            self._parts += [tag] if tag.opening else []
             self._write_letters((tag.begin, tag.end), tag.children, tag.style or style)
             self._parts += tag.closing
             position = tag.end

@@ -13,6 +13,5 @@ class PlainTextFormat(TextFormat):
     """Plain text with a sentence or paragraph per line. Repeated spaces stay."""
 
     def segments(self, source: str) -> Iterator[Segment | None]:
-        """Yield the lines of a text."""
         for line in re.finditer(r"[^\n]+", source):
             yield tagged_segment(source, line.span(), KEPT_SPACE)

@@ -108,9 +108,8 @@ class ImpatientProtocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop all timers."""
-        self._stop("head")
-        self._stop("answer")
-        self._stop("end")
+        for name in ("head", "answer", "end"):
+            self._stop(name)
         super().connection_lost(exc)
 
     def _end(self) -> None:
