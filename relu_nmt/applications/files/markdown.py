@@ -65,7 +65,7 @@ _INLINE = re.compile(
     (?P<escape>"""
     + _ESCAPE.pattern
     + r""")
-  | (?P<break>(?:[ ]{2,}|\\)\r?\n[ \t>]*)
+  | (?P<break>(?:(?<![ ])[ ]{2,}|\\)\r?\n[ \t>]*)
   | (?P<line>\r?\n[ \t>]*)
   | (?P<code>(?<!`)(?P<ticks>`+)(?!`).{1,1000}?(?<!`)(?P=ticks)(?!`))
   | (?P<formula>(?<![A-Za-z\d$])(?P<dollars>\$\$?)(?![\s$])

@@ -27,7 +27,7 @@ MOST_DEPTH = 200
 """Most levels of nested elements. No real document has more."""
 KNOWN_DOCTYPES = ("-//W3C//", "-//NISO//DTD ncx", "-//OASIS//DTD XLIFF", "-//OpenOffice.org//")
 """Beginnings of public names that programs write. Their files are never read."""
-_TAG = re.compile(r"""<(/?)([A-Za-z_][^\s/>]*)((?:[^<>"']|"[^"]*"|'[^']*')*)>""")
+_TAG = re.compile(r"""<(/?)([A-Za-z_][^\s/<>]*)(?![^\s/<>])((?:[^<>"']|"[^"]*"|'[^']*')*)>""")
 _ATTRIBUTE = re.compile(r"""(?<![^\s=/>"'])([^\s=/>"']+)\s*=\s*("[^"]*"|'[^']*'|[^\s"'>]+)""")
 _UNQUOTED = re.compile(r"""=\s*[^\s"'=]+\Z""")
 """A value without quotes. A slash at its end belongs to it."""

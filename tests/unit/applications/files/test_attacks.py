@@ -28,6 +28,8 @@ COUNT = 20_000
         ("html", "<" * COUNT),
         ("html", '<a "' * COUNT),
         ("html", "<p " + "a" * COUNT + ">x"),
+        ("html", "<a" * COUNT),
+        ("html", "<" + "a" * COUNT),
         ("html", "<!--" * COUNT),
         ("html", "<script>" * COUNT),
         ("text", "a" * 90_000),
