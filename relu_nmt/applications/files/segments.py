@@ -110,7 +110,7 @@ class SegmentBuilder:
 
     def __init__(self) -> None:
         self.without_end: set[Span] = set()  # opening tags of pairs that have no end
-        self._text = ""
+        self.text = ""
         self._tags: list[Tag] = []
         self._open: list[tuple[str, Tag]] = []
         self._starts: dict[str, Tag] = {}  # empty tags that begin spans, by the spans' names
@@ -130,7 +130,7 @@ class SegmentBuilder:
         """
         without_hyphens = text.replace("\u00ad", "")  # places to divide a word
         plain = _SPACE.sub(" ", without_hyphens)
-        if not self._text or self._text.endswith(" "):
+        if not self.text or self.text.endswith(" "):
             last_tag = self._last_empty or self._last_opened
             if last_tag is not None and plain.startswith(" "):
                 last_tag.is_spaced = True
@@ -147,8 +147,8 @@ class SegmentBuilder:
                     begin += len(text) - len(text.lstrip())
                 end -= len(text) - len(text.rstrip())
             self._add_text_span((begin, end))
-        self._text += plain
-        if len(self._text) > MOST_CHARACTERS:
+        self.text += plain
+        if len(self.text) > MOST_CHARACTERS:
             raise DataError(f"a paragraph has more than {MOST_CHARACTERS:,} characters; divide it")
 
     def add_protected(self, text: str, source: Sequence[Span]) -> None:
@@ -159,9 +159,9 @@ class SegmentBuilder:
             return
         self._count()
         self._divide_before(plain)
-        begin = len(self._text)
-        self._text += plain
-        self._protected.append(Protected(begin, len(self._text), source))
+        begin = len(self.text)
+        self.text += plain
+        self._protected.append(Protected(begin, len(self.text), source))
         self._add_text_span((source[0][0], source[-1][1]))
 
     def add_empty(
@@ -179,10 +179,10 @@ class SegmentBuilder:
         if self._begin is None and not is_first:
             return
         self._count()
-        is_space = is_space and not self._text.endswith(" ")
-        if is_space and self._text:
-            self._text += " "
-        position = len(self._text)
+        is_space = is_space and not self.text.endswith(" ")
+        if is_space and self.text:
+            self.text += " "
+        position = len(self.text)
         tag = Tag(position, position, source, is_space=is_space, start=start)
         self._siblings.append(tag)
         self._last_empty = None if is_space else tag
@@ -204,7 +204,7 @@ class SegmentBuilder:
         self._count()
         if self._is_behind_link and name in _LINKS:
             self.divide()
-        begin = len(self._text)
+        begin = len(self.text)
         may_be_note = may_be_note or name in _NOTES
         tag = Tag(begin, begin, source, repeats=repeats, style=style, may_be_note=may_be_note)
         self._open.append((name, tag))
@@ -233,12 +233,12 @@ class SegmentBuilder:
                 self._make_empty(numbers[-1])
             self.add_empty(source, is_first=len(source) > 1, start=self._starts.pop(name, None))
             return
-        if self._last_empty is not None and self._text.endswith(" "):
+        if self._last_empty is not None and self.text.endswith(" "):
             self._last_empty.is_spaced = True
         while not self.is_innermost(name):
             self._make_empty(len(self._open) - 1)
         _, tag = self._open.pop()
-        tag.end = len(self._text)
+        tag.end = len(self.text)
         tag.closing = source
         tag.is_spaced = tag.is_spaced and tag.begin == tag.end
         self._is_behind_link = self._is_behind_link or name in _LINKS
@@ -254,7 +254,7 @@ class SegmentBuilder:
             return None
         while self._open:
             self._make_empty(len(self._open) - 1)
-        text = self._text.rstrip()
+        text = self.text.rstrip()
         protected = [*self._protected, *placeholders(text, self._protected)]
         protected.sort(key=attrgetter("begin"))
         if not has_words(text, protected):
@@ -271,14 +271,9 @@ class SegmentBuilder:
         return Segment(text, (self._begin, end), self._tags, protected, note)
 
     @property
-    def text(self) -> str:
-        """The text so far."""
-        return self._text
-
-    @property
     def is_behind_word(self) -> bool:
         """True if a space here would not follow another space."""
-        return self._text[-1:].strip() != "" or self._last_empty is not None
+        return self.text[-1:].strip() != "" or self._last_empty is not None
 
     @property
     def _siblings(self) -> list[Tag]:
@@ -295,9 +290,9 @@ class SegmentBuilder:
 
     def _divide_before(self, text: str) -> None:
         """Add a space without a source if a divided word continues with this text."""
-        if self._divides and self._text[-1:].strip() and text[0].isalnum():
-            self._text += " "
-            position = len(self._text)
+        if self._divides and self.text[-1:].strip() and text[0].isalnum():
+            self.text += " "
+            position = len(self.text)
             self._siblings.append(Tag(position, position, is_space=True))
         self._divides = False
         self._is_behind_link = False
@@ -322,8 +317,8 @@ class SegmentBuilder:
 
     def _is_note(self, tag: Tag) -> bool:
         """Return True for a note's number that touches the word or mark before it."""
-        before = self._text[: tag.begin]
-        number = self._text[tag.begin :].strip()
+        before = self.text[: tag.begin]
+        number = self.text[tag.begin :].strip()
         if not number or any(map(str.isalpha, number)) or not before or before[-1].isspace():
             return False
         return number.startswith("[") or _BEFORE_NOTE.search(before) is not None
@@ -335,7 +330,7 @@ class SegmentBuilder:
         tag.closing = ()
         tag.children = []
         tag.end = tag.begin
-        self._text = self._text[: tag.begin]
+        self.text = self.text[: tag.begin]
         while self._text_spans[-1][0] >= begin:
             self._text_spans.pop()
         while self._protected and self._protected[-1].begin >= tag.begin:

@@ -188,11 +188,10 @@ class XliffFormat(XmlFormat):
     keeps_equal = False
     vocabulary = Vocabulary(inline=names("g pc mrk"), only_in=names("source"))
 
-    def segments(self, source: str) -> list[Segment]:
+    def segments(self, source: str) -> Iterator[Segment | None]:
         """Return the units that are not translated, in order."""
         check_xml(source)
-        units = _Reader(source, self.vocabulary).units(self.options.retranslate)
-        return [unit for unit in units if unit is not None]
+        return _Reader(source, self.vocabulary).units(self.options.retranslate)
 
     def language_edits(self, source: str, tag: Piece) -> Iterator[tuple[Span, str]]:
         """Yield the language of the targets if it is missing."""
