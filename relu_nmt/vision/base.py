@@ -16,6 +16,7 @@ from relu_nmt.modules.config import AttentionRegularizerConfig
 from relu_nmt.modules.feed_forward import build_feed_forward
 from relu_nmt.modules.multihead import MultiheadAttention
 from relu_nmt.modules.objective import LossOutput, RegularizedObjective
+from relu_nmt.modules.recompute import recomputed
 from relu_nmt.modules.transformer_layer import LayerConfig, Residual
 from relu_nmt.vision import vision_models
 from relu_nmt.vision.config import CROSS_ENTROPY, VisionTransformerConfig
@@ -92,6 +93,10 @@ class VisionModel(nn.Module):
     def features(self, tokens: Tensor) -> Tensor:
         """Return the input of the classifier, [B, D], for the last tokens of :meth:`encode`."""
         raise TypeError(f"{type(self).__name__} must define forward, or encode and features")
+
+    def run_block(self, block: nn.Module, *inputs: Any) -> Tensor:
+        """Return a block's output. With ``--checkpoint-activations`` keep only its inputs."""
+        return recomputed(block, inputs) if self.config.checkpoint_activations else block(*inputs)
 
 
 def build_vision_model(config: VisionTransformerConfig, num_classes: int) -> VisionModel:

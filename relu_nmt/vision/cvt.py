@@ -14,7 +14,6 @@ from relu_nmt.attention.dropout import dropout
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.multihead import MultiheadAttention
-from relu_nmt.modules.recompute import recomputed
 from relu_nmt.vision import base, vision_models
 from relu_nmt.vision.base import Convolutions, Grid, VisionModel
 from relu_nmt.vision.config import VisionTransformerConfig, shown_sides
@@ -132,7 +131,6 @@ class ConvolutionalTransformer(VisionModel):
         """See :meth:`VisionModel.encode`. Raise a ConfigError if the images are too small."""
         # Each stage embeds the map [B, C, height, width] of the stage before.
         _check_size(images.shape[2:])
-        recompute = self.config.checkpoint_activations
         for embedding, stage in zip(self.embeddings, self.stages, strict=True):
             images = base.convolved(embedding["convolution"], images)  # [B, D, height, width]
             grid = Grid(images.size(2), images.size(3))
@@ -143,7 +141,7 @@ class ConvolutionalTransformer(VisionModel):
             if self.training:
                 x = dropout(x, self.config.dropout)
             for block in stage:
-                x = recomputed(block, (x, grid)) if recompute else block(x, grid)
+                x = self.run_block(block, x, grid)
                 yield x, grid
             images = base.map_of(x, grid)
 

@@ -16,7 +16,6 @@ from relu_nmt.attention.dropout import dropout
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.score_bias import ScoreBias
 from relu_nmt.modules.multihead import SelfAttention
-from relu_nmt.modules.recompute import recomputed
 from relu_nmt.vision import base, vision_models
 from relu_nmt.vision.base import Grid, VisionModel
 from relu_nmt.vision.config import VisionTransformerConfig
@@ -190,8 +189,7 @@ class SwinTransformer(VisionModel):
             # Alternate between regular and shifted windows.
             windows = [Windows(grid, config.window_size, shifted, x) for shifted in (False, True)]
             for index, block in enumerate(stage):
-                inputs = x, windows[index % 2]
-                x = recomputed(block, inputs) if config.checkpoint_activations else block(*inputs)
+                x = self.run_block(block, x, windows[index % 2])
                 yield x, grid
 
     def features(self, tokens: Tensor) -> Tensor:

@@ -17,22 +17,9 @@ from relu_nmt.attention.masks import Visibility
 from relu_nmt.modules import norms
 from relu_nmt.modules.feed_forward import FeedForward
 from relu_nmt.modules.multihead import SelfAttention
-from relu_nmt.modules.recompute import recomputed
 from relu_nmt.modules.transformer_layer import TransformerLayer
-from relu_nmt.vision import vision_blocks, vision_models
-from relu_nmt.vision.base import (
-    NORM_EPS,
-    Grid,
-    VisionModel,
-    drop_paths,
-    exempt_from_decay,
-    grid_of,
-    initialize,
-    initialize_linears,
-    mechanism,
-    pre_norm,
-    resize_positions,
-)
+from relu_nmt.vision import base, vision_blocks, vision_models
+from relu_nmt.vision.base import Grid, VisionModel
 from relu_nmt.vision.config import VisionTransformerConfig
 from relu_nmt.vision.gated_block import GatedAttentionUnit
 
@@ -47,7 +34,7 @@ class PatchEmbedding(nn.Module):
         super().__init__()
         self.sides = sides
         self.projection = nn.Linear(3 * sides[0] * sides[1], embed_dim)
-        initialize(self.projection.weight)
+        base.initialize(self.projection.weight)
         nn.init.zeros_(self.projection.bias)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Grid]:
@@ -75,11 +62,11 @@ class TransformerBlock(nn.Module):
 
     def __init__(self, config: VisionTransformerConfig, index: int) -> None:
         super().__init__()
-        attention = SelfAttention(config.embed_dim, mechanism(config, index, config.heads))
-        rate = drop_paths(config.drop_path, config.layers)[index]
-        self.layer = TransformerLayer(pre_norm(config, config.embed_dim, rate), attention)
+        attention = SelfAttention(config.embed_dim, base.mechanism(config, index, config.heads))
+        rate = base.drop_paths(config.drop_path, config.layers)[index]
+        self.layer = TransformerLayer(base.pre_norm(config, config.embed_dim, rate), attention)
         feed_forward = self.layer.feed_forward.modules()
-        initialize_linears((attention.qkv, attention.out_proj, *feed_forward))
+        base.initialize_linears((attention.qkv, attention.out_proj, *feed_forward))
 
     def forward(self, x: Tensor, visibility: Visibility, grid: Grid) -> Tensor:
         """Map [B, N, D] to [B, N, D]."""
@@ -110,7 +97,7 @@ class VisionTransformer(VisionModel):
         dim = config.embed_dim
         # Embed the patches. Add a class token in front, and positions.
         self.patches = PatchEmbedding(config.patch_sides, dim)
-        self.grid = grid_of(config.image_sides, config.patch_sides)
+        self.grid = base.grid_of(config.image_sides, config.patch_sides)
         self.class_token = None
         if config.pooling == "class":
             self.class_token = nn.Parameter(torch.empty(1, 1, dim))
@@ -120,24 +107,24 @@ class VisionTransformer(VisionModel):
         self.positions = nn.Parameter(torch.empty(placed, dim))
         make_block = vision_blocks.get(config.block)
         self.blocks = nn.ModuleList(make_block(config, i) for i in range(config.layers))
-        self.norm = norms.get(config.norm)(dim, NORM_EPS)
+        self.norm = norms.get(config.norm)(dim, base.NORM_EPS)
         self.tanh_layer = nn.Linear(dim, dim) if config.tanh_layer else None
         self.head = nn.Linear(dim, num_classes)
-        initialize(self.positions, self.head.weight)
+        base.initialize(self.positions, self.head.weight)
         nn.init.constant_(self.head.bias, config.head_bias)
         if self.class_token is not None:
-            initialize(self.class_token)
+            base.initialize(self.class_token)
         if self.tanh_layer is not None:
-            initialize(self.tanh_layer.weight)
+            base.initialize(self.tanh_layer.weight)
             nn.init.zeros_(self.tanh_layer.bias)
         if config.big_vision:
             self._draw_as_big_vision()
-        exempt_from_decay(self, self.class_token, self.positions)
+        base.exempt_from_decay(self, self.class_token, self.positions)
 
     def encode(self, images: Tensor) -> Iterator[tuple[Tensor, Grid]]:
         # Eq. 1: z = [class token, E patch 1, E patch 2, ...] + positions.
         x, grid = self.patches(images)  # [B, height * width, D]
-        positions = resize_positions(self.positions, self.grid, grid)
+        positions = base.resize_positions(self.positions, self.grid, grid)
         if self.class_token is not None:
             token = self.class_token.expand(x.size(0), -1, -1)
             if self.config.big_vision:
@@ -148,10 +135,8 @@ class VisionTransformer(VisionModel):
             x = dropout(x, self.config.dropout)
         # Eq. 2 and 3: every block, in which each token attends to all.
         visibility = Visibility(x.size(1), x.size(1), device=x.device, grid=grid)
-        recompute = self.config.checkpoint_activations
         for block in self.blocks:
-            inputs = x, visibility, grid
-            x = recomputed(block, inputs) if recompute else block(*inputs)
+            x = self.run_block(block, x, visibility, grid)
             yield x, grid
 
     def features(self, tokens: Tensor) -> Tensor:

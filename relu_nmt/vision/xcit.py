@@ -14,7 +14,6 @@ from relu_nmt.config.registry import Spec
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules import norms
 from relu_nmt.modules.multihead import SelfAttention
-from relu_nmt.modules.recompute import recomputed
 from relu_nmt.vision import base, vision_models
 from relu_nmt.vision.base import Block, Convolutions, Grid, VisionModel
 from relu_nmt.vision.config import VisionTransformerConfig
@@ -63,10 +62,8 @@ class XCiT(VisionModel):
         if self.training:
             x = dropout(x, self.config.dropout)
         visibility = Visibility(x.size(1), x.size(1), device=x.device, grid=grid)
-        recompute = self.config.checkpoint_activations
         for block in self.blocks:
-            inputs = x, visibility, grid
-            x = recomputed(block, inputs) if recompute else block(*inputs)
+            x = self.run_block(block, x, visibility, grid)
             yield x, grid
         # Put the class token in front, and let it attend to the patches.
         x = torch.cat([self.class_token.expand(x.size(0), -1, -1), x], dim=1)  # [B, 1 + N, D]
