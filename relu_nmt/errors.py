@@ -112,12 +112,14 @@ def reporting(
     kind: type[ReluNmtError] = DataError,
     caught: type[Exception] | tuple[type[Exception], ...] = OSError,
     form: str = "{}: {}",
+    advice: str = "",
 ) -> Iterator[None]:
-    """Turn an error inside the block into an error of this kind, with the text and the reason."""
+    """Turn an error in the block into an error of this kind, with text, reason and advice."""
     try:
         yield
     except caught as error:
-        raise kind(form.format(text, getattr(error, "strerror", None) or error)) from error
+        message = form.format(text, getattr(error, "strerror", None) or error)
+        raise kind(f"{message}; {advice}" if advice else message) from error
 
 
 @contextmanager

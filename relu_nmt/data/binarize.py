@@ -71,7 +71,7 @@ def token_dtype(vocab_size: int) -> type[np.integer]:
 
 
 def _open(path: Path) -> BinaryIO:
-    with reporting(path, form="{}: {}; binarize the corpus with relu-nmt-preprocess"):
+    with reporting(path, advice="binarize the corpus with relu-nmt-preprocess"):
         return open(plain_file(path), "rb", buffering=0)
 
 

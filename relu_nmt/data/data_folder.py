@@ -23,7 +23,7 @@ from typing import Any
 
 from relu_nmt.config import Files, option
 from relu_nmt.config.stored import checked, parse_json
-from relu_nmt.errors import DataError
+from relu_nmt.errors import IN_BRACKETS, DataError, reporting
 from relu_nmt.io.safe_write import plain_file, write_text
 
 MANIFEST_NAME = "manifest.json"
@@ -101,13 +101,9 @@ data_option = partial(option, metavar="DATA", positional=True, files=DATA_FILES)
 
 def infer_languages(folder: str | os.PathLike[str]) -> tuple[str, str]:
     """Return source and target language by the file names. The target may be NO_LANGUAGE."""
-    try:
+    made = "make it with relu-nmt-preprocess"
+    with reporting(f"{folder}: cannot read the data folder", advice=made):
         names = sorted(os.listdir(folder))
-    except OSError as error:
-        raise DataError(
-            f"{folder}: cannot read the data folder: {error.strerror}; make it with "
-            "relu-nmt-preprocess"
-        ) from error
     pairs = {(match["src"], match["tgt"]) for match in _index_names(names)}
     if not pairs:
         description = ""
@@ -116,8 +112,7 @@ def infer_languages(folder: str | os.PathLike[str]) -> tuple[str, str]:
                 description = kind
                 break
         raise DataError(
-            f"{folder}: {description}no binarized corpus (no file like train.de-en.de.idx); make "
-            "it with relu-nmt-preprocess"
+            f"{folder}: {description}no binarized corpus (no file like train.de-en.de.idx); {made}"
         )
     # Prefer pairs with both sides to source-only data.
     pairs = {pair for pair in pairs if pair[1] != NO_LANGUAGE} or pairs
@@ -214,10 +209,8 @@ def manifest_content(folder: str | os.PathLike[str], advice: str = AGAIN) -> dic
             f"{path}: version {content.get('version')!r}, but this program reads "
             f"{FORMAT_VERSION}; {advice}"
         )
-    try:
+    with reporting(f"{path}: damaged", caught=ValueError, form=IN_BRACKETS, advice=advice):
         manifest = checked(MANIFEST_FORM, content, "manifest")
-    except ValueError as error:
-        raise DataError(f"{path}: damaged ({error}); {advice}") from error
     for name in manifest["files"]:
         # Refuse names with folders, which would lead out of this one.
         if os.path.basename(name) != name:

@@ -15,7 +15,7 @@ import numpy as np
 
 from relu_nmt.config.stored import checked, parse_json
 from relu_nmt.data.documents import join_sentences
-from relu_nmt.errors import ConfigError, DataError, counted
+from relu_nmt.errors import ConfigError, DataError, counted, reporting
 from relu_nmt.io.text_lines import read_lines
 
 if TYPE_CHECKING:
@@ -56,13 +56,10 @@ def read_contrasts(path: str | os.PathLike[str]) -> list[Contrast]:
 
 
 def _parse(line: str, origin: str) -> Contrast:
-    try:
+    advice = "expected a JSON object on each line, as in test.contrasts.jsonl of "
+    advice += "data_prep/grammar_corpus.py"
+    with reporting(origin, caught=ValueError, advice=advice):
         record = checked(FORM, parse_json(line), "contrast")
-    except ValueError as error:
-        raise DataError(
-            f"{origin}: {error}; expected a JSON object on each line, as in "
-            "test.contrasts.jsonl of data_prep/grammar_corpus.py"
-        ) from error
     known = {field.name for field in fields(Contrast)}
     contrast = Contrast(**{name: value for name, value in record.items() if name in known})
     if not contrast.contrasts:

@@ -260,13 +260,10 @@ class CheckpointFolder:
         first, *further_paths = [self.path / name for name in names]
         save_checkpoint(first, checkpoint)
         for path in further_paths:
-            try:
+            text = f"{path}: cannot write the checkpoint"
+            advice = f"it is stored as {first.name}"
+            with reporting(text, CheckpointError, form=IN_BRACKETS, advice=advice):
                 safe_write.copy_file(first, path)
-            except OSError as error:
-                raise CheckpointError(
-                    f"{path}: cannot write the checkpoint ({error.strerror}); it is stored as "
-                    f"{first.name}"
-                ) from error
         self._prune(names)
 
     def restore_path(self) -> Path | None:

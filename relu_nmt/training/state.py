@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from relu_nmt.config.stored import checked
-from relu_nmt.errors import CheckpointError, TrainingError, reporting
+from relu_nmt.errors import IN_BRACKETS, CheckpointError, TrainingError, reporting
 from relu_nmt.modules.objective import LossOutput
 from relu_nmt.training import distributed
 from relu_nmt.training.batches import Batch
@@ -80,7 +80,10 @@ class TrainingState:
     def from_dict(cls, values: Mapping[str, Any], origin: str) -> "TrainingState":
         """Return the state that ``dataclasses.asdict`` described. Errors name ``origin``."""
         stored = dict(values)
-        try:
+        advice = f"it was written by another version of relu_nmt; {weights_alone_advice(origin)}"
+        text = f"{origin}: its training state cannot be read"
+        wrong = (KeyError, TypeError, ValueError)
+        with reporting(text, CheckpointError, wrong, IN_BRACKETS, advice):
             # Checkpoints of earlier versions hold the best score a second time, together with the
             # count.
             patience = stored.pop("patience", None)
@@ -88,11 +91,6 @@ class TrainingState:
                 stored["bad_validations"] = patience["bad_validations"]
             # All versions have both meters. A state without them is damaged.
             return checked(cls, {name: stored[name] for name in ("inner", "epoch_meters")} | stored)
-        except (KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(
-                f"{origin}: its training state cannot be read ({error}); it was written by "
-                f"another version of relu_nmt; {weights_alone_advice(origin)}"
-            ) from error
 
 
 class WeightAverage:

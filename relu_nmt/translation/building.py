@@ -12,7 +12,7 @@ from relu_nmt.config.classes import chosen_part
 from relu_nmt.config.fields import known_fields
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.documents import SINGLE_SENTENCES, DocumentConfig
-from relu_nmt.errors import CheckpointError, ConfigError, OutOfMemoryError
+from relu_nmt.errors import CheckpointError, ConfigError, OutOfMemoryError, reporting
 from relu_nmt.modules.building import build_in_memory
 from relu_nmt.modules.positions import LearnedPositions
 from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, load_weights, read_metadata
@@ -90,16 +90,13 @@ def load_model(
             "it is not the checkpoint of a translation model"
         )
     task = TranslationTask.from_state(checkpoint.metadata["task"])
-    try:
+    with reporting("--model-overrides", ConfigError, ConfigError):
         changed = known_fields(TransformerConfig, overrides or {})
-    except ConfigError as error:
-        raise ConfigError(f"--model-overrides: {error}") from error
     stored = checkpoint.metadata["model_config"]
-    try:
+    where = f"{path} with --model-overrides {overrides}" if changed else path
+    unfit = ConfigError, OutOfMemoryError  # such as an attention from a user's file
+    with reporting(where, CheckpointError, unfit):
         model = build_model(from_dict(TransformerConfig, {**stored, **changed}), task)
-    except (ConfigError, OutOfMemoryError) as error:  # such as an attention from a user's file
-        where = f"{path} with --model-overrides {overrides}" if changed else path
-        raise CheckpointError(f"{where}: {error}") from error
     advice = f"leave out what changes its shapes: --model-overrides {overrides}" if changed else ""
     load_weights(model, checkpoint.model_tensors, path, advice=advice)
     return model.eval(), task, _max_doc_tokens(checkpoint.metadata, path)
@@ -123,8 +120,7 @@ def refuse_images(path: str | os.PathLike[str], metadata: Mapping[str, Any]) -> 
 def _max_doc_tokens(metadata: Mapping[str, Any], path: str | os.PathLike[str]) -> int:
     """Return the limit of tokens in a group of sentences from the settings of the training."""
     settings = metadata.get("args") or {}
-    try:
+    wrong = ConfigError, AttributeError, TypeError
+    with reporting(f"{path}: its settings of documents are damaged", CheckpointError, wrong):
         documents = from_dict(DocumentConfig, settings.get("documents") or {})
-    except (ConfigError, AttributeError, TypeError) as error:
-        raise CheckpointError(f"{path}: its settings of documents are damaged: {error}") from error
     return max(documents.training_lengths, default=SINGLE_SENTENCES)
