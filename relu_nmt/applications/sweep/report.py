@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from relu_nmt.applications.statistics import STATISTICS
+from relu_nmt.applications.sweep import steps
 from relu_nmt.applications.sweep.results import (
     ALL_SLOTS,
     NOT_CONVERGED,
@@ -23,15 +24,7 @@ from relu_nmt.applications.sweep.results import (
     read_results,
 )
 from relu_nmt.applications.sweep.settings import SweepSettings
-from relu_nmt.applications.sweep.steps import (
-    DIVERGED,
-    DONE,
-    FAILED,
-    PENDING,
-    STARTED,
-    SweepDescription,
-    read_description,
-)
+from relu_nmt.applications.sweep.steps import SweepDescription, read_description
 from relu_nmt.errors import reporting
 from relu_nmt.evaluation.significance import DEFAULT_SAMPLES, DEFAULT_SEED
 from relu_nmt.io.page import LEAST_SEEDS, Curve, Panel, arms, csv_text, draw_panels, render_page
@@ -54,14 +47,14 @@ LAST_COLUMNS = (
     *("train_command", "evaluate_command"),
 )
 WORDS = {
-    DONE: "done",
+    steps.DONE: "done",
     NOT_CONVERGED: "not converged",
-    DIVERGED: "diverged",
-    FAILED: "failed",
-    STARTED: "under way",
-    PENDING: "not begun",
+    steps.DIVERGED: "diverged",
+    steps.FAILED: "failed",
+    steps.STARTED: "under way",
+    steps.PENDING: "not begun",
 }
-BAD = (NOT_CONVERGED, DIVERGED, FAILED)
+BAD = (NOT_CONVERGED, steps.DIVERGED, steps.FAILED)
 SIGNIFICANT = 0.05
 CONTRAST_COLUMNS = ("accuracy_context", "accuracy_alone", "chance", "contrasts")
 MOST_NAMED = 3  # most models with the same error that the report names
@@ -78,7 +71,7 @@ def write_report(folder: Path, description: SweepDescription) -> None:
         rows.append({"row": "cell", **cell.record})
     for average in averages:
         rows.append({"row": "mean", **average.record})
-        measured.append({**average.record, "status": trouble(average) or WORDS[DONE]})
+        measured.append({**average.record, "status": trouble(average) or WORDS[steps.DONE]})
     # Put known columns first and last, and all others between them. Write numbers in full.
     columns = dict.fromkeys(itertools.chain.from_iterable([FIRST_COLUMNS, *rows]))
     for name in LAST_COLUMNS:
@@ -164,7 +157,7 @@ def trouble(average: Average) -> str:
     """Return in words the status of the seeds without a result. "" if all seeds have one."""
     words = []
     for word, count in statuses(average.cells).items():
-        if word != WORDS[DONE]:
+        if word != WORDS[steps.DONE]:
             if count < len(average.cells):
                 word = f"{count} of {len(average.cells)} {word}"
             words.append(word)

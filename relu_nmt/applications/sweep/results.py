@@ -9,18 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from relu_nmt.applications.sweep.steps import (
-    CONTRASTS,
-    DIVERGED,
-    DONE,
-    FAILED,
-    PENDING,
-    STARTED,
-    Step,
-    SweepDescription,
-    SweepModel,
-    models_in,
-)
+from relu_nmt.applications.sweep import steps
+from relu_nmt.applications.sweep.steps import Step, SweepDescription, SweepModel, models_in
 from relu_nmt.config.stored import checked, parse_json
 from relu_nmt.data.split import LENGTHS_FILE
 from relu_nmt.errors import DataError, ReluNmtError, reporting
@@ -106,7 +96,7 @@ class Average:
         """Return the values of the seeds that converged."""
         values = []
         for cell in self.cells:
-            if cell.status == DONE and column in cell.record:
+            if cell.status == steps.DONE and column in cell.record:
                 values.append(cell.record[column])
         return values
 
@@ -135,16 +125,16 @@ def _cells_of(folder: Path, model: SweepModel, lengths: Sequence[int]) -> list[C
         "mixture": int(model.is_mixture),
         "seed": model.seed,
     }
-    if training.status != PENDING:
+    if training.status != steps.PENDING:
         shared |= _training_record(training)
-    shared |= _contrast_record(Step(model, CONTRASTS, home))
+    shared |= _contrast_record(Step(model, steps.CONTRASTS, home))
     cells = []
     scored = []
     for length in lengths:
         cell = Cell(model, length, {**shared, "length": length})
         _add_evaluation(cell, Step(model, length, home), training)
         cells.append(cell)
-        if cell.status == DONE:
+        if cell.status == steps.DONE:
             scored.append(cell)
     # Mark models that are weak at every length. A model that is good at one has converged.
     best = max((cell.record["d_bleu"] for cell in scored), default=LOWEST_CONVERGED_BLEU)
@@ -158,19 +148,19 @@ def _cells_of(folder: Path, model: SweepModel, lengths: Sequence[int]) -> list[C
 def _add_evaluation(cell: Cell, step: Step, training: Step) -> None:
     stored = step.stored()
     cell.record |= {"status": training.status, "note": training.note}
-    if stored.status != PENDING:
+    if stored.status != steps.PENDING:
         cell.record["evaluate_command"] = stored.shown
     # Until the training is done, the evaluation has the status of the training.
-    if training.status == DONE:
+    if training.status == steps.DONE:
         cell.record |= {"status": stored.status, "note": stored.note}
-        if stored.status == PENDING:
-            cell.record["status"] = STARTED
+        if stored.status == steps.PENDING:
+            cell.record["status"] = steps.STARTED
     # Count unreadable results as a failure of this evaluation alone.
-    if cell.status == DONE:
+    if cell.status == steps.DONE:
         try:
             _add_scores(cell, step)
         except (ReluNmtError, *DAMAGE) as error:
-            cell.record |= {"status": FAILED, "note": f"the results cannot be read: {error}"}
+            cell.record |= {"status": steps.FAILED, "note": f"the results cannot be read: {error}"}
 
 
 def _add_scores(cell: Cell, step: Step) -> None:
@@ -293,7 +283,7 @@ def _training_record(step: Step) -> Record:
 def _contrast_record(step: Step) -> Record:
     """Return accuracies in percent by category, with context and without context."""
     record: Record = {}
-    if step.stored().status != DONE:
+    if step.stored().status != steps.DONE:
         return record
     path = step.path(".results.json")
     advice = f"delete {step.path('.json')} to score the contrasts again"
@@ -344,12 +334,13 @@ def _add_means(average: Average) -> None:
     counts: Counter[str] = Counter()
     for cell in average.cells:
         counts[cell.status] += 1
-        if cell.status == DONE:
+        if cell.status == steps.DONE:
             converged.append(cell)
     for name in SHARED:
         record[name] = average.cells[0].record[name]
     record["seeds"] = ",".join(str(cell.model.seed) for cell in converged)
-    for status in (DONE, NOT_CONVERGED, DIVERGED, FAILED, PENDING, STARTED):
+    ended = (steps.DONE, NOT_CONVERGED, steps.DIVERGED, steps.FAILED)
+    for status in (*ended, steps.PENDING, steps.STARTED):
         if counts[status]:
             record[f"seeds_{status.replace(' ', '_')}"] = counts[status]
     if not converged:

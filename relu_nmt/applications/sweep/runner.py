@@ -16,19 +16,9 @@ from statistics import fmean
 from types import FrameType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from relu_nmt.applications.sweep import steps
 from relu_nmt.applications.sweep.settings import JobsConfig
-from relu_nmt.applications.sweep.steps import (
-    DIVERGED,
-    DONE,
-    FAILED,
-    FINAL,
-    PENDING,
-    STARTED,
-    Command,
-    Step,
-    gpu_names,
-    shown_command,
-)
+from relu_nmt.applications.sweep.steps import Command, Step, gpu_names, shown_command
 from relu_nmt.config.budgets import in_words
 from relu_nmt.errors import DataError, ReluNmtError, reporting
 from relu_nmt.io.process import (
@@ -55,7 +45,7 @@ JOBS_FOLDER = "jobs"
 class Task:
     """A step in a run of the sweep."""
 
-    step: Step  # PENDING until it has ended, then as it is stored
+    step: Step  # pending until it has ended, then as it is stored
     not_before: float = 0.0  # monotonic time before which a locked step is not tried again
     begun: float | None = None  # monotonic time of its beginning, while it runs
     index: int = 0  # index among the running processes, see :meth:`JobsConfig.environment`
@@ -85,14 +75,14 @@ class StepRunner:
 
     def __init__(
         self,
-        steps: Sequence[Step],
+        planned: Sequence[Step],
         config: JobsConfig,
         environment: dict[str, Any],
         folder: Path = Path(),
         training_seconds: float | None = None,
         progress: bool = True,
     ) -> None:
-        self.tasks = list(map(Task, steps))
+        self.tasks = list(map(Task, planned))
         self.signal: int | None = None
         self._kill = False
         # The remaining work of each running step. It yields while the step waits.
@@ -110,7 +100,7 @@ class StepRunner:
     @property
     def failed(self) -> int:
         """Number of steps that crashed. Diverged trainings are not failures."""
-        return sum(task.step.status == FAILED for task in self.tasks)
+        return sum(task.step.status == steps.FAILED for task in self.tasks)
 
     @property
     def exit_code(self) -> int:
@@ -126,7 +116,7 @@ class StepRunner:
         before = handle_stop_signals(self._note_signal)
         try:
             left = len(self._open())
-            done = sum(task.step.status in FINAL for task in self.tasks)
+            done = sum(task.step.status in steps.FINAL for task in self.tasks)
             self.say(f"{left} steps to do, {done} done before, {self._config.jobs} at once")
             has_reported_waiting = False
             while self._running or (self._open() and self.signal is None):
@@ -134,7 +124,7 @@ class StepRunner:
                     next(work, None)
                 for task in self._ready():
                     # The training of this model may just have diverged.
-                    is_pending = task.step.status == PENDING and self.signal is None
+                    is_pending = task.step.status == steps.PENDING and self.signal is None
                     if is_pending and len(self._running) < self._config.jobs:
                         self._start(task)
                 waiting = [task for task in self._open() if task.not_before]
@@ -168,7 +158,7 @@ class StepRunner:
         """Print an event, with the time left."""
         if not self._progress:
             return
-        ended = sum(task.step.status != PENDING for task in self.tasks)
+        ended = sum(task.step.status != steps.PENDING for task in self.tasks)
         counts = f"{ended}/{len(self.tasks)}"
         print(f"{time.strftime('%H:%M:%S')} | {counts} | {self._time_left()} | {text}", flush=True)
 
@@ -177,9 +167,9 @@ class StepRunner:
         seconds: dict[bool, list[float]] = {True: [], False: []}
         pending = []
         for task in self.tasks:
-            if task.step.status == DONE:
+            if task.step.status == steps.DONE:
                 seconds[task.step.is_training].append(task.step.seconds)
-            elif task.step.status == PENDING:
+            elif task.step.status == steps.PENDING:
                 pending.append(task)
         if not pending:
             return "nothing left"
@@ -208,14 +198,14 @@ class StepRunner:
     # ------------------------------------------------------------------- which step is next
 
     def _open(self) -> list[Task]:
-        return [t for t in self.tasks if t.step.status == PENDING and t not in self._running]
+        return [t for t in self.tasks if t.step.status == steps.PENDING and t not in self._running]
 
     def _ready(self) -> list[Task]:
         """Return the steps that may begin now. Evaluations come first, as they give results."""
         # An evaluation waits for the training of its model, a locked step for its time.
         untrained = set()
         for task in self.tasks:
-            if task.step.is_training and task.step.status != DONE:
+            if task.step.is_training and task.step.status != steps.DONE:
                 untrained.add(task.step.model)
         present = time.monotonic()
         ready = []
@@ -234,10 +224,10 @@ class StepRunner:
     def _note_end(self, task: Task, step: Step) -> None:
         task.step = step
         # Without its training, a model has no evaluations.
-        if step.is_training and step.status != DONE:
-            status = DIVERGED if step.status == DIVERGED else LEFT_OUT
+        if step.is_training and step.status != steps.DONE:
+            status = steps.DIVERGED if step.status == steps.DIVERGED else LEFT_OUT
             for other in self.tasks:
-                if other.step.model == step.model and other.step.status == PENDING:
+                if other.step.model == step.model and other.step.status == steps.PENDING:
                     other.step = replace(other.step, status=status)
 
     # ------------------------------------------------------------------- running one step
@@ -268,7 +258,7 @@ class StepRunner:
         try:
             step = self._begin(task)
             exit_code = 0
-            status = DONE
+            status = steps.DONE
             log_file = step.path(".log")
             with reporting(f"{log_file}: cannot be written"):
                 # A training that continues appends to its log.
@@ -277,27 +267,27 @@ class StepRunner:
                 self.say(f"{step}: begins")
                 for number, command in enumerate(step.commands):
                     if number and self.signal is not None:
-                        status = STARTED
+                        status = steps.STARTED
                         break
                     exit_code, memory = yield from self._execute(task, command, lock, log)
                     step = replace(step, peak_memory=max(step.peak_memory, memory))
                     if exit_code != 0:
-                        status = STARTED if self.signal is not None else FAILED
+                        status = steps.STARTED if self.signal is not None else steps.FAILED
                         break
             seconds = self._leave(task)
             # A stopped step stays open. A failed step gets the reason.
-            if status == FAILED:
+            if status == steps.FAILED:
                 step = replace(step, note=last_line(log_file))
                 with suppress(DataError):  # a crash before the first results
                     if step.is_training and TrainingResult.load(step.checkpoints).diverged:
-                        status = DIVERGED
-            if status != STARTED:
+                        status = steps.DIVERGED
+            if status != steps.STARTED:
                 step = replace(step, status=status, seconds=seconds, exit_code=exit_code)
             step.write()
         finally:
             # Another sweep may take the lock now that the end is stored.
             os.close(lock)
-        if status == STARTED:
+        if status == steps.STARTED:
             self.say(f"{step}: stopped after {in_words(seconds)}")
         else:
             self._conclude(task, step)
@@ -317,7 +307,7 @@ class StepRunner:
         continues = step.is_training and earlier.commands == step.commands
         step = replace(
             step,
-            status=STARTED,
+            status=steps.STARTED,
             started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             peak_memory=earlier.peak_memory if continues else 0,
             environment=environment,
@@ -381,13 +371,13 @@ class StepRunner:
             note = str(error)
         # Use the state that the job wrote at its end, if there is one.
         stored = step.stored()
-        if stored.status not in (PENDING, STARTED):
+        if stored.status not in (steps.PENDING, steps.STARTED):
             self._conclude(task, stored)
         elif self.signal is not None or stopped is not None:
             # A step stopped by a signal stays open, and is submitted again.
             self.say(f"{step}: stopped")
         else:
-            step = replace(step, status=FAILED, note=note, seconds=seconds)
+            step = replace(step, status=steps.FAILED, note=note, seconds=seconds)
             step.write()
             self._conclude(task, step)
 
@@ -421,7 +411,7 @@ class StepRunner:
         words: set[str] = set()
         for task in self.tasks:
             if task.step.model == step.model:
-                if task.step.status not in FINAL:
+                if task.step.status not in steps.FINAL:
                     return
                 words.update(task.step.words)
         for path in step.checkpoints.glob("*.safetensors"):
