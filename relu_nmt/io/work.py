@@ -80,11 +80,6 @@ class _Progress:
         self.is_hidden = _hidden.get()
         self.ended = threading.Event()
 
-    def draw(self) -> None:
-        """Begin to draw a bar."""
-        options = {"desc": self.label, "unit": self.unit, "unit_scale": self.unit == "B"}
-        self.bar = tqdm(total=self.total, file=sys.stderr, **options)
-
     def print_line(self) -> None:
         """Print a line with the share done, unless there is a bar or progress is hidden."""
         self.last_line = time.monotonic()
@@ -135,7 +130,8 @@ def progress_bar(
     write = say or partial(print, file=sys.stderr, flush=True)
     progress = _Progress(printable(label), total, unit, write)
     if bars_are_drawn() and not only_if_slow:
-        progress.draw()
+        options = {"desc": progress.label, "unit": unit, "unit_scale": unit == "B"}
+        progress.bar = tqdm(total=total, file=sys.stderr, **options)
     # Make the thread a daemon, so that it cannot keep the program alive.
     waiting = threading.Thread(target=progress.show_waiting, daemon=True)
     if shows_waiting:

@@ -355,13 +355,9 @@ def planned_models(settings: SweepSettings) -> dict[SweepModel, tuple[int, ...]]
     return models
 
 
-def models_in(
-    folder: Path, settings: SweepSettings | None = None
-) -> dict[SweepModel, tuple[int, ...]]:
+def models_in(folder: Path, settings: SweepSettings) -> dict[SweepModel, tuple[int, ...]]:
     """Return the models that are planned or have begun, with the lengths of their evaluations."""
-    models: dict[SweepModel, tuple[int, ...]] = {}
-    if settings is not None:
-        models = planned_models(settings)
+    models = planned_models(settings)
     for training in trainings_in(folder):
         model = training.model
         lengths = set(models.get(model, ()))

@@ -167,7 +167,11 @@ class PreprocessSettings(shared.ClusterOptions):
             refuse_given(self, OF_MODEL, f": --like takes dictionaries and subwords of {self.like}")
         else:
             self._check_dictionaries()
-            self._check_subwords()
+            if self.subword != "none" and not self.subword_model and not self.trainpref:
+                raise ConfigError(
+                    f"--subword {self.subword} learns on the training text: give --trainpref or "
+                    "--subword-model"
+                )
         self._check_alignments()
         self._check_shards()
 
@@ -210,13 +214,6 @@ class PreprocessSettings(shared.ClusterOptions):
             refuse_given(self, ["padding_factor"], f" does nothing with {' and '.join(flags)}")
         if target:
             refuse_given(self, ["thresholdtgt", "nwordstgt"], f" does nothing with {target}")
-
-    def _check_subwords(self) -> None:
-        if self.subword != "none" and not self.subword_model and not self.trainpref:
-            raise ConfigError(
-                f"--subword {self.subword} learns on the training text: give --trainpref or "
-                "--subword-model"
-            )
 
     def _check_shards(self) -> None:
         if len(self.training_texts) < 2:

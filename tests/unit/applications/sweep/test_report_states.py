@@ -14,8 +14,8 @@ from relu_nmt.applications.sweep.steps import (
     DONE,
     PENDING,
     Step,
-    models_in,
     read_description,
+    trainings_in,
     write_description,
 )
 from relu_nmt.errors import ConfigError, DataError
@@ -49,7 +49,7 @@ def test_missing_results_are_pending(tmp_path):
     assert statuses(cells) == ["done", PENDING] * 3
     page = page_of(tmp_path, wider)
     assert "1 of 2 not begun" in page
-    assert len(models_in(tmp_path)) == 3
+    assert len(trainings_in(tmp_path)) == 3
     assert read_description(tmp_path) == description
 
 
@@ -163,7 +163,7 @@ def test_a_folder_keeps_to_its_data_and_remembers_attentions(tmp_path):
         write_description(tmp_path, varied(description, gen_subset="valid"))
     next((tmp_path / "models").glob("*/train.json")).write_text("{}")
     with pytest.raises(DataError, match=r"train\.json: damaged"):
-        models_in(tmp_path)
+        trainings_in(tmp_path)
 
 
 def test_a_folder_has_one_setting(tmp_path):
@@ -179,7 +179,7 @@ def test_a_folder_has_one_setting(tmp_path):
 
 def test_damaged_results_of_contrasts_are_an_error_that_names_the_file(tmp_path):
     description = make_sweep(tmp_path, lengths=(256,), seeds=(1,))
-    model = next(iter(models_in(tmp_path)))
+    model = trainings_in(tmp_path)[0].model
     step = Step(model, CONTRASTS, model.folder(tmp_path), status=DONE)
     step.write()
     for text in ("[", "[1]", '[{"name": "accuracy"}]'):

@@ -21,7 +21,7 @@ from relu_nmt.applications.sweep.steps import (
     STARTED,
     Step,
     SweepModel,
-    models_in,
+    trainings_in,
 )
 from relu_nmt.config.budgets import in_words
 from relu_nmt.errors import DataError
@@ -102,7 +102,7 @@ def test_the_state_has_time_memory_and_environment(tmp_path):
     log = steps[0].path(".log").read_text()
     assert log.startswith("$ ")
     assert log.endswith("\n50000000\n")
-    assert models_in(tmp_path.parent) == {}
+    assert trainings_in(tmp_path.parent) == []
 
 
 def test_a_continued_training_keeps_its_peak_memory(tmp_path):
