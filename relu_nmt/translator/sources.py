@@ -42,7 +42,7 @@ class TranslationRequest:
         limit: the longest line to translate. Longer lines are cut or emptied.
         prefixes: beginning of each translation, in whole words. "" for no prefix.
         forced: terms that each translation must contain, at positions that do not overlap. [] for
-            no terms, as a blank line must have. A term that is given twice occurs twice.
+            no terms. A term that is given twice occurs twice.
         ordered: force the terms of a line in their order.
         banned: terms of one or more words that no translation may contain outside forced text, in
             upper or lower case.

@@ -170,8 +170,16 @@ class Translator:
         ``at_limit`` of the result lists translations that reached the longest output and may be cut
         off. A warning counts them. ``translations`` has the tokens and scores of all translations.
 
-        ``options`` are fields of :class:`TranslationRequest` (``forced=[["house"]]``) and, instead
-        of ``config``, of :class:`GenerationConfig` (``beam=5``).
+        Args:
+            lines: raw sentences.
+            config: settings of the search.
+            options: fields of :class:`TranslationRequest` (``forced=[["house"]]``) and, instead of
+                ``config``, of :class:`GenerationConfig` (``beam=5``).
+
+        Raises:
+            ConfigError: a setting is unknown or out of range.
+            DataError: a sentence is too long for learned positions, ``lines`` is a single text,
+                the model cannot write a forced term, or a term is forced in a blank line.
         """
         request = TranslationRequest(plain_lines(lines), **_terms_of(options))
         return self._translate(request, generation_config(config, options))[0]
@@ -182,7 +190,8 @@ class Translator:
         """Return the n best translations of each line, best first.
 
         ``reached_limit`` of a translation says that it may be cut off. A warning counts the lines
-        whose best translation may be cut off. See :meth:`translate` for arguments (``nbest=5``).
+        whose best translation may be cut off. See :meth:`translate` for other arguments
+        (``nbest=5``) and errors.
         """
         request = TranslationRequest(plain_lines(lines), **_terms_of(options))
         translated = self._translate(request, generation_config(config, options))
@@ -206,8 +215,12 @@ class Translator:
         At most ``max_doc_tokens`` source tokens are translated at once, by default as in training.
         1: each line on its own. A line with more tokens is not cut. Each window repeats
         ``window_overlap`` previous lines as context. See :meth:`translate` for the other arguments.
-        Prefixes and forced terms come as a list for each document. Lines that are translated
-        together have them only if the model separates sentences.
+        Prefixes and forced terms come as a list for each document.
+
+        Raises:
+            ConfigError: as in :meth:`translate`, or prefixes and forced terms for lines that are
+                translated together by a model that does not separate sentences.
+            DataError: as in :meth:`translate`, for a document and a group of lines.
         """
         if max_doc_tokens is None:
             max_doc_tokens = self.max_doc_tokens
@@ -219,7 +232,7 @@ class Translator:
     def translate_document(self, lines: Iterable[str], **settings: Any) -> TranslatedLines:
         """Return the translation of one document, with a line for each of its lines.
 
-        ``settings`` are the arguments of :meth:`translate_documents`.
+        ``settings`` are the arguments of :meth:`translate_documents`. The errors are the same.
         """
         return self.translate_documents([lines], **settings)[0]
 
@@ -340,7 +353,7 @@ class Translator:
     def attention_at(
         self, place: AttentionPlace, source: SourceSentence, target: np.ndarray
     ) -> AttentionMap:
-        """Return the weights for token ids at a place. See :meth:`attention`."""
+        """Return the weights for token ids at a place. See :meth:`attention` for the errors."""
         source = replace(source, reference=target).as_read(self.task.separators)
         assert source.reference is not None, "the target"
         target = source.reference
