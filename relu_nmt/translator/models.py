@@ -37,7 +37,7 @@ def load_models(
 ) -> tuple[list[TranslationModel], TranslationTask, int]:
     """Load models with their task, and with the smallest ``max_doc_tokens`` of all models.
 
-    See :meth:`Translator.from_checkpoint` for the arguments.
+    See :meth:`Translator.from_checkpoint` for the arguments and errors.
     """
     # Split joined names of checkpoints, and refuse empty names.
     if isinstance(path, str | os.PathLike):

@@ -52,6 +52,9 @@ class TranslationRequest:
             By default, do so if the model was trained on single sentences. Lines with a prefix or
             forced terms stay whole.
         numbers: line numbers for error messages, by default from 1.
+
+    Raises:
+        DataError: a list is a single text, or has another length than the lines.
     """
 
     lines: Sequence[str]
@@ -90,6 +93,9 @@ class TranslationRequest:
         """Return a request for documents of raw text.
 
         ``options`` are further fields. Prefixes and forced terms are lists for each document.
+
+        Raises:
+            DataError: a list is a single text, or has another length than documents or lines.
         """
         # Read each document before the next one: groups of itertools.groupby end there.
         if isinstance(documents, str):

@@ -68,6 +68,9 @@ class Translator:
     Attributes:
         sources: encodes raw text as token ids.
 
+    Raises:
+        ConfigError: no model, no such device, or 8-bit integers on a device where they are slow.
+
     Example:
         >>> from relu_nmt.data.dictionary import Dictionary
         >>> from relu_nmt.translation.config import TransformerConfig
@@ -129,13 +132,17 @@ class Translator:
         """Load a checkpoint, or several as an ensemble.
 
         Args:
-            path: a file, files joined by colons (``a.safetensors:b.safetensors``), or a list. All
-                process text alike.
-            device: see :class:`Translator`.
-            dtype: see :class:`Translator`.
+            path: a file, files joined by colons (``a.safetensors:b.safetensors``), or a list.
+            device: by default a GPU, if there is one.
+            dtype: compute dtype, by default float32.
             attention_backend: a backend that every attention of the model supports, or ``auto``.
             model_overrides: model settings that replace those in the checkpoint.
             int8: multiply 8-bit integers, as ``--int8``. The same as ``dtype=torch.int8``.
+
+        Raises:
+            CheckpointError: a file is missing or damaged, or processes text unlike the first file.
+            ConfigError: no such backend or device.
+            MissingExtraError: the backend is not installed.
         """
         models, task, max_doc_tokens = load_models(path, attention_backend, model_overrides)
         # Pack the weights, since loaded models are not for training.
@@ -276,6 +283,10 @@ class Translator:
 
         ``search`` translates windows, by default with a new :meth:`searcher`. A command passes one
         searcher for all of its input. The server passes a function that joins requests in batches.
+
+        Raises:
+            ConfigError: the settings do not fit the model or the documents.
+            DataError: a window is too long for the model.
         """
         # Check all lines before the search of the first one.
         check_lengths(documents.sentences, self.max_source_positions, documents.separators)
@@ -294,6 +305,10 @@ class Translator:
         ``first_id`` is the number of the first sentence, which seeds the draws of sampling. Later
         calls continue this count. ``on_progress`` gets the number of sentences of each finished
         batch.
+
+        Raises:
+            ConfigError: the settings do not fit the model.
+            DataError: the file of ``replace_unk`` cannot be read.
         """
         return _Search(self, config, first_id, on_progress)
 
@@ -317,7 +332,7 @@ class Translator:
         layer: int = -1,
         head: int | None = None,
     ) -> AttentionMap:
-        """Return the attention weights of any slot, layer and head of one model for a sentence.
+        """Return the attention weights of any slot, layer and head for a sentence.
 
         ``weights`` of the result have shape [H, queries, keys], or [queries, keys] for one head,
         before dropout. ``queries`` and ``keys`` name the tokens.
@@ -329,6 +344,9 @@ class Translator:
             slot: ``encoder``, ``decoder`` (self-attention) or ``cross``.
             layer: from 0, or -1 for the last layer.
             head: from 0, by default all heads.
+
+        Raises:
+            ConfigError: an ensemble, no such layer or head, or a mechanism without weights.
         """
         # Translate the sentence first, if the caller gives no translation.
         if target is None:
@@ -342,7 +360,11 @@ class Translator:
         return self.attention_at(place, self.sources.sentence(source), ids)
 
     def align_words(self, line: str, translation: Translation) -> WordAlignment:
-        """Return the aligned words of a line and its translation by ``print_alignment="hard"``."""
+        """Return the words of a line and of its translation, and which words align.
+
+        Raises:
+            ConfigError: the translation was made without ``print_alignment="hard"``.
+        """
         alignment = translation.alignment
         if alignment is None:
             raise ConfigError("no alignment; translate with print_alignment='hard'")

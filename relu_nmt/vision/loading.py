@@ -154,8 +154,17 @@ class ImageClassifier:
     ) -> "ImageClassifier":
         """Return the classifier of a checkpoint.
 
-        ``attention_backend`` is ``auto``, or a back end that every attention of the model has.
-        ``image_size`` is pixels a side, or height and width, by default as in training.
+        Args:
+            path: the file.
+            device: a GPU by default, if there is one.
+            dtype: float32 by default.
+            attention_backend: ``auto``, or a back end that every attention of the model has.
+            image_size: pixels a side of the input, or height and width (default: as in training).
+
+        Raises:
+            CheckpointError: the file is missing or damaged, or its weights do not fit its settings.
+            ConfigError: the back end is unknown.
+            MissingExtraError: the back end is not installed.
         """
         checkpoint = load_checkpoint(path)
         metadata = classifier_metadata(checkpoint.metadata, path)
@@ -191,6 +200,9 @@ class ImageClassifier:
             batch_size: pictures to classify at once.
             damaged: called with the error of each picture that cannot be read, whose result is
                 empty. By default the first error is raised.
+
+        Raises:
+            DataError: a file is missing or no image, or an image has pixels of 32 bits.
         """
         # A text is one path, not one for each of its letters.
         if isinstance(images, str) or not isinstance(images, Iterable):
@@ -208,10 +220,16 @@ class ImageClassifier:
     def attention(
         self, image: "Picture", layer: int = -1, head: int | None = None
     ) -> ImageAttention:
-        """Return the attention weights of a layer for a picture: a file, or an image of Pillow.
+        """Return the attention weights of a layer for one picture.
 
-        Layers and heads count from 0, and -1 is the last layer. By default all heads are returned.
-        Attention between channels or inside windows is a ConfigError.
+        Args:
+            image: a file or an image of Pillow.
+            layer: from 0, or -1 for the last one.
+            head: from 0, by default all heads.
+
+        Raises:
+            ConfigError: no such layer or head, or attention between channels or inside windows.
+            DataError: the file is missing or no image.
         """
         view = self._view(image, None)
         assert view is not None, "errors are raised"
