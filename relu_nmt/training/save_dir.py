@@ -84,9 +84,17 @@ class TrainingResult:
     @property
     def best_checkpoint(self) -> Path | None:
         """The checkpoint with the best score, if there is one."""
-        if self.save_dir is None or not (self.save_dir / BEST).is_file():
+        return self._checkpoint(BEST)
+
+    @property
+    def last_checkpoint(self) -> Path | None:
+        """The newest checkpoint, from which the same settings go on, if there is one."""
+        return self._checkpoint(LAST)
+
+    def _checkpoint(self, name: str) -> Path | None:
+        if self.save_dir is None or not (self.save_dir / name).is_file():
             return None
-        return self.save_dir / BEST
+        return self.save_dir / name
 
     @property
     def exit_code(self) -> int:

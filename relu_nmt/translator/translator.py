@@ -192,16 +192,21 @@ class Translator:
         return self._translate(request, generation_config(config, options))[0]
 
     def translate_nbest(
-        self, lines: Iterable[str], config: GenerationConfig | None = None, **options: Any
+        self,
+        lines: Iterable[str],
+        config: GenerationConfig | None = None,
+        first_id: int = 0,
+        **options: Any,
     ) -> list[list[Translation]]:
         """Return the n best translations of each line, best first.
 
         ``reached_limit`` of a translation says that it may be cut off. A warning counts the lines
-        whose best translation may be cut off. See :meth:`translate` for other arguments
-        (``nbest=5``) and errors.
+        whose best translation may be cut off. ``first_id`` is the number of the first line, which
+        seeds the draws of sampling. See :meth:`translate` for other arguments (``nbest=5``) and
+        errors.
         """
         request = TranslationRequest(plain_lines(lines), **_terms_of(options))
-        translated = self._translate(request, generation_config(config, options))
+        translated = self._translate(request, generation_config(config, options), first_id)
         return [window.translations for window in translated.windows]
 
     def translate_documents(
@@ -256,8 +261,18 @@ class Translator:
         files = importlib.import_module("relu_nmt.applications.files.sentences")
         files.translate_with(self, path, output, **options)
 
+    def translate_request(
+        self, request: TranslationRequest, config: GenerationConfig | None = None, **settings: Any
+    ) -> TranslatedDocuments:
+        """Return the translations of a request's documents, or of its lines as one document.
+
+        ``settings`` are fields of :class:`GenerationConfig` instead of ``config``. See
+        :meth:`translate_documents` for the errors.
+        """
+        return self._translate(request, generation_config(config, settings))
+
     def _translate(
-        self, request: TranslationRequest, config: GenerationConfig
+        self, request: TranslationRequest, config: GenerationConfig, first_id: int = 0
     ) -> TranslatedDocuments:
         """Translate a request, and warn the caller of the public method about the result."""
         # Resolve the longest output, which grows with its source for documents only.
@@ -265,7 +280,7 @@ class Translator:
         sources = self.sources.encode(request)
         if sources.note:
             warnings.warn(sources.note.removeprefix("NOTE: "), stacklevel=3)
-        translated = self.answer(sources, config)
+        translated = self.answer(sources, config, self.searcher(config, first_id))
         if translated.num_at_limit:
             longest = config.describe_longest_output(self.ensemble.max_positions)
             warnings.warn(

@@ -20,10 +20,11 @@ from relu_nmt.jobs.training import (
 )
 from relu_nmt.jobs.vision_train.settings import ImageTrainingSettings
 from relu_nmt.training.batches import TrainingData
+from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.log import TrainingLog
 from relu_nmt.training.trainer import Trainer
-from tests.outputs import last_checkpoint, values
+from tests.outputs import values
 from tests.unit.training.toy import ToyModel, ToyObjective, ToySource
 
 
@@ -99,7 +100,7 @@ def test_a_further_training_needs_only_its_parts(tmp_path, capsys):
     messages = capsys.readouterr().out
     assert "num. shared model params: 49" in messages
     assert "training on 1 device(s) (cpu); seven small batches" in messages
-    stored = last_checkpoint(result.save_dir).metadata
+    stored = load_checkpoint(result.last_checkpoint).metadata
     assert stored["task"] == {"name": "toys"}
     assert stored["args"]["model"] == stored["model_config"] == {"p": 0.2}
     assert stored["args"]["trainer"]["max_epoch"] == 2
@@ -128,7 +129,7 @@ def test_without_progress_nothing_is_printed_and_the_result_tells_all(tmp_path, 
 def test_without_checkpoints_there_are_no_paths(tmp_path):
     train_toys(toy(tmp_path, max_update=1), False)
     result = train_toys(toy(tmp_path, max_update=1, no_save=True), False)
-    assert result.best_checkpoint is None
+    assert result.best_checkpoint is result.last_checkpoint is None
 
 
 def test_the_exit_code_is_that_of_the_signal(tmp_path):

@@ -78,7 +78,9 @@ def test_each_line_is_aligned_by_the_attention_over_its_window(packed, overlap):
 def test_words_align_as_their_tokens_do():
     translator = make_translator(separated=False)
     lines = ["das Haus  ist gross", ""]
-    [line, blank] = translator.translate(lines, **ALIGNED).translations
+    request = TranslationRequest(lines)
+    [translated] = translator.translate_request(request, **ALIGNED)
+    [line, blank] = translated.translations
     words = translator.align_words(lines[0], line)
     assert cut(lines[0], words.source) == lines[0].split()
     assert cut(line.text, words.target) == line.text.split()
@@ -88,7 +90,8 @@ def test_words_align_as_their_tokens_do():
 
 def test_tokens_without_attention_have_no_links_and_no_printed_pairs():
     translator = make_translator(separated=False)
-    [line] = translator.translate(["das Haus"], **ALIGNED).translations
+    [translated] = translator.translate_request(TranslationRequest(["das Haus"]), **ALIGNED)
+    [line] = translated.translations
     alignment = np.full(len(line.hypothesis.tokens), -1)
     alignment[1] = 0
     line = replace(line, hypothesis=replace(line.hypothesis, alignment=alignment))
