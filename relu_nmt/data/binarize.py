@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, groupby, islice, repeat
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -160,6 +160,10 @@ class IndexedDataset:
             )
         return np.frombuffer(data, self._stored).astype(np.int64)
 
+    def __reduce__(self) -> tuple[type["IndexedDataset"], tuple[str]]:
+        # Another process opens the files itself instead of receiving a copy of the corpus.
+        return IndexedDataset, (self.prefix,)
+
 
 class AlignmentDataset(IndexedDataset):
     """The word alignments of a split. ``swapped``: the files are of the other direction."""
@@ -177,6 +181,9 @@ class AlignmentDataset(IndexedDataset):
         """Return the aligned source and target positions of pair ``index``, int64 [P, 2]."""
         pairs = super().__getitem__(index).reshape(-1, 2)
         return pairs[:, ::-1] if self._swapped else pairs
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return AlignmentDataset, (self.prefix, self._swapped)
 
 
 class DatasetParts:

@@ -61,6 +61,8 @@ class Dictionary:
             return False
         return self._symbols == other._symbols and self._indices == other._indices
 
+    __hash__ = None  # type: ignore[assignment]  # mutable only while it is built, but large
+
     @property
     def num_words(self) -> int:
         """Number of symbols that are neither special nor fillers."""

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import pickle
 import struct
 import tracemalloc
 from collections import Counter
@@ -176,6 +177,13 @@ def test_failure_leaves_the_old_files(tmp_path):
         raise KeyError
     assert (tmp_path / "x.bin").read_bytes() == before
     assert sorted(os.listdir(tmp_path)) == ["x.bin", "x.idx"]
+
+
+def test_pickling_sends_the_path_only(tmp_path):
+    write(tmp_path / "x", [[4] * 5000 + [2]])
+    data = pickle.dumps(IndexedDataset(tmp_path / "x"))
+    assert len(data) < 1000
+    assert len(pickle.loads(data)[0]) == 5001
 
 
 def test_changes_of_a_read_sentence_do_not_change_the_data(tmp_path):

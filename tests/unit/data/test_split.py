@@ -1,3 +1,5 @@
+import pickle
+
 import numpy as np
 import pytest
 
@@ -71,7 +73,9 @@ def test_alignments_of_joined_sentences(side):
         for i, j in split.aligned(range(0, 3)):
             assert (source[i], target[j]) in {(5, 7), (6, 9), (6, 10)}
     swapped = AlignmentDataset(alignments.prefix, swapped=True)
-    assert swapped[2].tolist() == [[1, 0], [0, 0]]
+    assert (
+        swapped[2].tolist() == pickle.loads(pickle.dumps(swapped))[2].tolist() == [[1, 0], [0, 0]]
+    )
     with pytest.raises(DataError, match="has no word alignments"):
         Split.chained([single, Split(*sides)])
     with pytest.raises(DataError, match=r"de.idx: 3 sentences, but .*short.idx has 1"):
