@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from relu_nmt.applications.files import formats
 from relu_nmt.applications.files.aligned_words import AlignedText
@@ -35,6 +35,14 @@ _ESCAPES |= {
     code: f"\\{letter}" for code, letter in zip(b'\a\b\t\v\f\r"\\', 'abtvfr"\\', strict=True)
 }
 """How characters are written, by their numbers. Line ends also end a string."""
+
+
+@dataclass(frozen=True)
+class _Message:
+    """The text of a message. Its segment is ``text[words[0]:words[1]]``."""
+
+    text: str
+    words: Span
 
 
 @formats.register("po")
@@ -77,10 +85,7 @@ class PoFormat(TextFormat):
             yield from self._entry(source, span, charset)
 
     def _entry(self, source: str, span: Span, charset: str) -> Iterator[Segment]:
-        """Yield a segment for each text of an entry, with its message as note.
-
-        The first span begins at the flags.
-        """
+        """Yield a segment for each text of an entry. The first span begins at the flags."""
         begin_entry, end_entry = span
         fields = {match[1]: match for match in _FIELD.finditer(source, begin_entry, end_entry)}
         texts = {name: _value(match[2], charset) for name, match in fields.items()}
@@ -100,20 +105,21 @@ class PoFormat(TextFormat):
             segment = tagged_segment(text, (0, len(text)), _INLINE)
             if segment is not None:
                 end = fields[name].start() + len(fields[name][0].rstrip())
-                yield replace(segment, span=(begin, end), note=(text, segment.span))
+                yield replace(segment, span=(begin, end), note=_Message(text, segment.span))
                 begin = None
 
     def rendered(self, segment: Segment, translation: AlignedText, source: ReadSource) -> str:
         """Return the fields of an entry with a translation, and the flag that it is fuzzy."""
-        message, (begin, end) = segment.note
-        text = super().rendered(segment, translation, lambda span: message[slice(*span)])
+        message: _Message = segment.note
+        text = super().rendered(segment, translation, lambda span: message.text[slice(*span)])
+        begin, end = message.words
         fields = source(segment.span)
         *_, field = _FIELD.finditer(fields)
         head = fields[: field.start(2)]
         if not head.startswith("msgstr["):
             head = _with_flag(head)
         line_end = "\r\n" if "\r\n" in fields else "\n"
-        return head + _quoted(message[:begin] + text + message[end:], line_end)
+        return head + _quoted(message.text[:begin] + text + message.text[end:], line_end)
 
 
 def _entries(source: str) -> Iterator[Span]:

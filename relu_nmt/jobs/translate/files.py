@@ -139,21 +139,7 @@ def _translate_waiting(
     ):
         for output, path in waiting.items():
             try:
-                name = format_name(path, settings.format)
-                check_writable("--output-dir", str(output))
-                if name == "text":
-                    text_settings = replace(
-                        settings,
-                        file=str(path),
-                        further_files=(),
-                        output=str(output),
-                        output_dir=None,
-                    )
-                    translate_documents(
-                        text_settings, translator=segments.translator, progress=progress
-                    )
-                else:
-                    translate_file(path, output, segments, settings, name, segments.languages)
+                _translate_one(settings, path, output, segments, progress)
             except ReluNmtError as error:
                 num_failed += 1
                 text = str(error)
@@ -162,6 +148,24 @@ def _translate_waiting(
                 tqdm.write(printable(f"error: {text}"), file=sys.stderr)
             advance(1)
     return num_failed
+
+
+def _translate_one(
+    settings: TranslateDocumentsSettings,
+    path: Path,
+    output: Path,
+    segments: SegmentTranslator,
+    progress: bool,
+) -> None:
+    name = format_name(path, settings.format)
+    check_writable("--output-dir", str(output))
+    if name == "text":
+        text_settings = replace(
+            settings, file=str(path), further_files=(), output=str(output), output_dir=None
+        )
+        translate_documents(text_settings, translator=segments.translator, progress=progress)
+    else:
+        translate_file(path, output, segments, settings, name, segments.languages)
 
 
 def _sources(settings: TranslateDocumentsSettings, folder: Path) -> tuple[dict[Path, Path], int]:
