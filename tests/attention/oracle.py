@@ -4,8 +4,10 @@ An attention without an entry here fails the tests: its formula comes first.
 """
 
 import itertools
+from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from relu_nmt.attention import naive
 from tests.attention.helpers import as_leaves
@@ -129,7 +131,35 @@ def formula(attend, q, k, v, visibility):
     return torch.stack(outputs)
 
 
-def assert_is_formula(attend, q, k, v, visibility, need, rtol=1e-8, atol=1e-10):
+@dataclass(frozen=True)
+class Expected:
+    """Outputs by the formula, and their gradients after :func:`gradients_of`."""
+
+    values: Tensor  # [B, H, Nq, dv], 0 at padded queries
+    gradients: list[Tensor | None]
+
+
+def real_queries(q, visibility):
+    """Return 1 for each query that is no padding and 0 for others, [B, 1, Nq, 1]."""
+    return visibility.real_rows(len(q)).double()[..., None]
+
+
+def gradients_of(values, attend, inputs):
+    """Return gradients of randomly weighted outputs by the inputs and the parameters."""
+    generator = torch.Generator().manual_seed(5)
+    factor = torch.randn(values.shape, generator=generator, dtype=torch.float64)
+    leaves = [*inputs, *(p for p in attend.parameters() if p.requires_grad)]
+    return torch.autograd.grad((values * factor).sum(), leaves, allow_unused=True)
+
+
+def by_formula(attend, q, k, v, visibility):
+    """Return the expected outputs and gradients of an attention in float64."""
+    inputs = as_leaves([q, k, v])
+    values = formula(attend, *inputs, visibility) * real_queries(q, visibility)
+    return Expected(values.detach(), gradients_of(values, attend, inputs))
+
+
+def assert_is_formula(attend, q, k, v, visibility, need, expected=None, rtol=1e-8, atol=1e-10):
     """Compare outputs and gradients, and the weights if asked for, with the formula's.
 
     Args:
@@ -139,21 +169,18 @@ def assert_is_formula(attend, q, k, v, visibility, need, rtol=1e-8, atol=1e-10):
         v: [B, H, Nk, dv].
         visibility: what each query may see.
         need: what to ask for.
+        expected: :func:`by_formula` of the same, where it is computed already.
         rtol: the relative tolerance.
         atol: the absolute one.
     """
     q, k, v = as_leaves([q, k, v])
-    real = visibility.real_rows(len(q)).double()[..., None]  # [B, 1, Nq, 1]
+    real = real_queries(q, visibility)
     output = attend(q, k, v, visibility, need=need)
     values = output.values * real
-    expected = formula(attend, q, k, v, visibility) * real
-    torch.testing.assert_close(values, expected, rtol=rtol, atol=atol)
-    generator = torch.Generator().manual_seed(5)
-    factor = torch.randn(values.shape, generator=generator, dtype=torch.float64)
-    leaves = [q, k, v, *(p for p in attend.parameters() if p.requires_grad)]
-    ours = torch.autograd.grad((values * factor).sum(), leaves, allow_unused=True)
-    theirs = torch.autograd.grad((expected * factor).sum(), leaves, allow_unused=True)
-    for our, their in zip(ours, theirs, strict=True):
+    expected = expected or by_formula(attend, q, k, v, visibility)
+    torch.testing.assert_close(values, expected.values, rtol=rtol, atol=atol)
+    ours = gradients_of(values, attend, (q, k, v))
+    for our, their in zip(ours, expected.gradients, strict=True):
         if our is None or their is None:
             assert our is their or not (their if our is None else our).any()
             continue

@@ -23,7 +23,7 @@ from tests.attention.helpers import (
     random_qkv,
     with_length,
 )
-from tests.attention.oracle import assert_is_formula
+from tests.attention.oracle import assert_is_formula, by_formula
 
 LENGTHS = [1, 9, 65]
 HEAD = {"heads": 1, "dim": 8}
@@ -47,13 +47,15 @@ def test_every_back_end_agrees_with_the_formula(spec, length, monkeypatch):
         mask = prefix_mask([max(1, length - 3), length], length)
         masked = Visibility(length, length, key_mask=mask, query_mask=mask, causal=causal)
         for visibility in (masked, Visibility(length, length, causal=causal)):
+            qkv = random_qkv(2, length, length)
+            expected = by_formula(attend, *qkv, visibility)
             for backend in ("reference", "blockwise"):
                 if backend == "blockwise" and backend not in attend.backends:
                     continue
                 attend.backend = backend
                 weights = backend == "reference" and can(spec, "weights")
                 for need in (Need(), Need(statistics=True, weights=weights)):
-                    assert_is_formula(attend, *random_qkv(2, length, length), visibility, need)
+                    assert_is_formula(attend, *qkv, visibility, need, expected)
 
 
 @pytest.mark.parametrize("recorded", [False, True])
@@ -154,9 +156,11 @@ def test_a_row_without_visible_keys_has_output_0_and_no_gradient(name, recorded)
 @pytest.mark.parametrize("keys", [1, 5])
 def test_gradcheck(name, recorded, keys):
     need = needed_results(name, recorded)
-    attend = make_attention(name)
+    fast = keys > 1
+    dim = 4 if fast else 2
+    attend = make_attention(name, dim=dim)
     queries = num_queries(name, 3, keys)
-    inputs = leaves(2, queries, keys, seed=3)
+    inputs = leaves(2, queries, keys, dim=dim, seed=3)
     visibility = Visibility(queries, keys, key_mask=prefix_mask([1, keys], keys))
 
     def outputs(q, k, v):
@@ -165,17 +169,19 @@ def test_gradcheck(name, recorded, keys):
         return (result.values, *(row for row in rows if row is not None))
 
     # The larger Jacobian by random projections, the other one entry by entry.
-    assert torch.autograd.gradcheck(outputs, inputs, fast_mode=keys > 1)
+    assert torch.autograd.gradcheck(outputs, inputs, fast_mode=fast)
 
 
 @pytest.mark.parametrize("recorded", [False, True])
 def test_second_derivatives(name, recorded):
-    attend = make_attention(name, heads=1)
+    fast = recorded
+    dim = 4 if fast else 2
+    attend = make_attention(name, heads=1, dim=dim)
     if not attend.capabilities.double_backward:
         pytest.skip("has no second derivatives")
     attend.backend = "reference"  # the code that is written to be differentiated
     queries = num_queries(name, 2, 3)
-    inputs = leaves(1, queries, 3, heads=1, seed=3)
+    inputs = leaves(1, queries, 3, heads=1, dim=dim, seed=3)
     visibility = Visibility(queries, 3, causal=can(name, "causal"))
     need = needed_results(name, recorded)
 
@@ -183,7 +189,7 @@ def test_second_derivatives(name, recorded):
         return attend(q, k, v, visibility, need=need).values
 
     # Entry by entry, and by random projections, which take a quarter of the time.
-    assert torch.autograd.gradgradcheck(values, inputs, fast_mode=recorded)
+    assert torch.autograd.gradgradcheck(values, inputs, fast_mode=fast)
 
 
 def test_statistics_equal_a_dense_recomputation(name):
