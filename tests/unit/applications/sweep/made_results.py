@@ -25,6 +25,7 @@ SKILL = {"softmax": 0.86, "reluformer": 0.88, "sparsemax": 0.84}
 SLOWNESS = {"softmax": 1.0, "reluformer": 0.97, "sparsemax": 1.7}
 
 
+@functools.cache
 def make_references(documents=14, seed=1):
     """Return the sentences of each document, and all of them."""
     rng = random.Random(seed)
@@ -157,19 +158,22 @@ def _write_evaluation(step):
 
 
 def make_scores(text, counts, lines, length):
+    """Return results of an evaluation as JSON values. N-grams are counted once for all scores."""
     from relu_nmt.evaluation import document_scores as docs
     from relu_nmt.evaluation.metrics import MetricConfig
     from relu_nmt.evaluation.significance import SegmentStatistics
 
     references = docs.cut_by_counts(lines, counts, "lines")
     hypotheses = docs.split_at_separators(text.split("\n")[:-1], "tag")
-    aligned = docs.AlignedDocuments(hypotheses, [references])
-    score = aligned.document_score(MetricConfig())
-    of_sentences = aligned.sentence_score(MetricConfig())
-    joined = docs.join_lines(hypotheses)
-    statistics = SegmentStatistics.of(MetricConfig(), joined, [docs.join_lines(references)])
+    metric = MetricConfig()
+    references_of_documents = [docs.join_lines(references)]
+    of_documents = SegmentStatistics.of(
+        metric, docs.join_lines(hypotheses), references_of_documents
+    )
+    of_lines = SegmentStatistics.of(metric, flattened(hypotheses), [lines])
+    d_bleu = of_documents.score()
     return {
-        "document_statistics": statistics.to_json(),
+        "document_statistics": of_documents.to_json(),
         "sentences": len(lines),
         "groups": 200,
         "tokens": 20_000,
@@ -177,40 +181,32 @@ def make_scores(text, counts, lines, length):
         "tokens_per_second": 640.0 * 256 / (128 + length),
         "mismatches": 3,
         "mismatch_rate": 0.015,
-        "d_bleu": {"score": score.value, "signature": score.signature},
-        "s_bleu": {"score": of_sentences.value, "signature": of_sentences.signature},
-        "group_bleu": {"score": score.value - 1, "signature": score.signature},
+        "d_bleu": {"score": d_bleu, "signature": metric.signature},
+        "s_bleu": {"score": of_lines.score(), "signature": metric.signature},
+        "group_bleu": {"score": d_bleu - 1, "signature": metric.signature},
         "at_limit": 2,
         "memory_bytes": 4 * 10**8,
-        "chrf": {"score": score.value + 9, "signature": "nrefs:1|case:mixed|eff:yes|nc:6|nw:0"},
-        "s_bleu_by_position": _by_position(hypotheses, references, length),
+        "chrf": {"score": d_bleu + 9, "signature": "nrefs:1|case:mixed|eff:yes|nc:6|nw:0"},
+        "s_bleu_by_position": _by_position(of_lines, counts, length),
         "lengths": {**lengths_of(length, len(counts), len(lines)), "over_long_kept": True},
     }
 
 
-def _lines_between(documents, size, low, high):
-    """Return the lines at these positions, counted from 1, in groups of ``size`` lines."""
-    lines = []
-    for document in documents:
-        for position, line in enumerate(document):
-            if low <= position % size + 1 <= high:
-                lines.append(line)
-    return lines
+def flattened(documents):
+    return list(itertools.chain.from_iterable(documents))
 
 
-def _by_position(hypotheses, references, length):
+def _by_position(statistics, counts, length):
     """Return scores by position in the document, and in groups of a number of sentences."""
-    from sacrebleu import corpus_bleu
-
+    positions = flattened(map(range, counts))
     buckets = {"1": (1, 1), "2-4": (2, 4), "5-9": (5, 9), "10-19": (10, 19), ">19": (20, 99)}
     scores = {}
     for name, size in (("position", 99), ("group position", max(1, length // 32))):
         scores[name] = {}
         for bucket, (low, high) in buckets.items():
-            own_side = _lines_between(hypotheses, size, low, high)
-            other_side = _lines_between(references, size, low, high)
-            score = corpus_bleu(own_side, [other_side]).score if own_side else None
-            signature = "nrefs:1" if own_side else None
-            values = {"sentences": len(own_side), "score": score, "signature": signature}
+            lines = [i for i, p in enumerate(positions) if low <= p % size + 1 <= high]
+            score = statistics.score(lines) if lines else None
+            signature = "nrefs:1" if lines else None
+            values = {"sentences": len(lines), "score": score, "signature": signature}
             scores[name][bucket] = values
     return scores
