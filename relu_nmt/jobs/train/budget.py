@@ -29,7 +29,7 @@ RATE_OF_WIDTH = 0.256
 """The peak rate times the width of the model, whose layers are post-norm."""
 RATE_OF_PRE_NORM = 1.5
 """Factor of the rate for a new model with pre-norm layers."""
-LATE_DECAY = 0.5
+LATE_DECAY = 0.3
 """The power of the decay in a short training, whose rate stays high until near the end."""
 FEW_UPDATES = 4_000
 """Trainings of a new model with fewer updates are short."""

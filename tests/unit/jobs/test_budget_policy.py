@@ -133,7 +133,7 @@ def test_short_times_have_a_narrow_model(num_updates, width, is_pre_norm, rate):
 
 @pytest.mark.parametrize(
     ("num_updates", "checkpoint", "power"),
-    [(3_990, None, 0.5), (4_010, None, None), (3_990, "trained.safetensors", None)],
+    [(3_990, None, 0.3), (4_010, None, None), (3_990, "trained.safetensors", None)],
 )
 def test_the_rate_of_a_short_new_training_decays_late(num_updates, checkpoint, power, monkeypatch):
     monkeypatch.setattr("relu_nmt.jobs.train.budget.read_metadata", lambda path: {})
