@@ -27,7 +27,7 @@ ENOUGH_UPDATES = 12_000
 """Below this number more updates are worth more than larger batches."""
 RATE_OF_WIDTH = 0.256
 """The peak rate times the width of the model, whose layers are post-norm."""
-RATE_OF_PRE_NORM = 1.5
+RATE_OF_PRE_NORM = 2.5
 """Factor of the rate for a new model with pre-norm layers."""
 LATE_DECAY = 0.3
 """The power of the decay in a short training, whose rate stays high until near the end."""

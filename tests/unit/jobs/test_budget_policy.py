@@ -97,7 +97,7 @@ def test_more_epochs_need_more_dropout(epochs, dropout, attention_dropout):
 def test_rates_batches_and_shapes():
     rates = [peak_rate(width, is_pre_norm=False, is_trained=False) for width in (256, 512)]
     assert rates == [0.001, 0.0005]
-    assert peak_rate(128, is_pre_norm=True, is_trained=False) == 0.003
+    assert peak_rate(128, is_pre_norm=True, is_trained=False) == 0.005
     assert peak_rate(512, is_pre_norm=False, is_trained=True) == 0.0001
     assert SMALLEST_BATCH == {"cpu": 768, "cuda": 4096}
     assert [batch_factor(768, n) for n in (4_000, 23_999, 24_000, 10**6)] == [1, 1, 2, 4]
@@ -121,7 +121,7 @@ def choices_for(num_updates, checkpoint=None):
 
 @pytest.mark.parametrize(
     ("num_updates", "width", "is_pre_norm", "rate"),
-    [(4_990, 128, True, 0.003), (5_010, 256, False, 0.001)],
+    [(4_990, 128, True, 0.005), (5_010, 256, False, 0.001)],
 )
 def test_short_times_have_a_narrow_model(num_updates, width, is_pre_norm, rate):
     chosen = choices_for(num_updates)
