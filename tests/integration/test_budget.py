@@ -167,7 +167,7 @@ def test_the_same_command_goes_on_and_a_larger_budget_too(data, tmp_path):
     rates = dict(zip(values(lines, "num_updates"), values(lines, "lr"), strict=False))
     assert rates[12] == 0
     # The schedule is where a training of 12 updates would be.
-    assert rates[7] == pytest.approx(0.001 * 16 * ((12 - 7) / (12 - 4)) ** 0.5, rel=1e-3)
+    assert rates[7] == pytest.approx(0.001 * 16 * ((12 - 7) / (12 - 4)) ** 0.3, rel=1e-3)
     model = stored(tmp_path)["model"]
     assert model["encoder_embed_dim"] == 16
 
