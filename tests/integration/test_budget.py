@@ -215,7 +215,7 @@ def test_seconds_are_measured_and_kept_by_the_schedule(data, tmp_path, monkeypat
     trainer = stored(tmp_path)["trainer"]
     assert 0 < trainer["stop_time_hours"] * 3600 < 2 and trainer["max_update"] > 1
     rates = values(lines, "lr")
-    share_left = (rates[-1] / max(rates)) ** 2  # of the time, for a decay with power 0.5
+    share_left = (rates[-1] / max(rates)) ** (1 / 0.3)  # of the time, for a decay with power 0.3
     assert share_left < 0.2
     assert "the time is up (--budget 2s)" in lines[-1]["message"]
 
