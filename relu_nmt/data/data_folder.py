@@ -15,7 +15,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,8 @@ from relu_nmt.io.safe_write import plain_file, write_text
 MANIFEST_NAME = "manifest.json"
 JOURNAL_NAME = "journal.json"
 WORK_FOLDER = "preprocess.unfinished"  # has the journal of a run that has not ended
+NEW_FILES = "files"  # folder in it with the files that are complete
+COMPLETE_FOLDER = "preprocess.complete"  # has the files of a complete run until they are moved
 FORMAT_NAME = "relu_nmt data folder"
 FORMAT_VERSION = 1
 AGAIN = "run relu-nmt-preprocess again"
@@ -41,8 +43,7 @@ MANIFEST_FORM = {
     **{"source_lang": str, "text": {"*": TEXT_FORM}, "splits": dict[str, Any]},
     "files": {"*": {"bytes": int, "sha256?": str}},
 }
-STEP_FORM = {"result?": Any, "files": dict[str, dict[str, Any] | None]}
-JOURNAL_FORM = {"key": str, "steps": {"*": STEP_FORM}, "given?": list[str]}
+JOURNAL_FORM = {"key": str, "steps": {"*": {"result": Any, "files": Any}}}
 # Folders that users give by mistake, each with the endings of its files.
 OTHER_FOLDERS = {
     "a folder of checkpoints, and ": r"\.(safetensors|pt)$",
@@ -219,104 +220,58 @@ def manifest_content(folder: str | os.PathLike[str], advice: str = AGAIN) -> dic
 
 
 class Journal:
-    """A working folder, in a data folder, with the steps of one job: their results and files.
+    """The finished steps of a job: their results, and records of their files.
 
-    The key of a job is a hash of its settings and inputs. A step counts as finished if it was made
-    under the same key and its files are unchanged. A job with another key empties the folder, and
-    removes the files that the other job made in the data folder, but no file given by a user.
+    A step has the name of its first file. It is finished if its job had the same key and its files
+    are unchanged. A working folder of another key is emptied.
     """
 
-    def __init__(
-        self, folder: str | os.PathLike[str], key: str, user_files: Collection[Path] = ()
-    ) -> None:
-        self.folder = Path(folder)
-        stored = self.read(folder) or {"key": "", "steps": {}}
-        self._content: dict[str, Any] = {"key": key, "steps": {}}
-        if stored["key"] == key:
-            self._content = stored
-        # Keep the files that this job or the other one was given.
-        files_to_keep = {*user_files, *map(Path, stored.get("given", []))}
-        if self._content is not stored:
-            for step in stored["steps"].values():
-                paths = map(Path, step["files"])
-                names = {path.name for path in paths if path.parent.name != self.folder.name}
-                remove_files(self.folder.parent, names, files_to_keep)
-            shutil.rmtree(self.folder, ignore_errors=True)
-        self._content["given"] = list(map(str, files_to_keep))
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._save()
-
-    @staticmethod
-    def read(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
-        """Return the journal of a working folder. None if it is missing or damaged."""
-        try:
-            content = parse_json(plain_file(Path(folder) / JOURNAL_NAME).read_bytes())
-            return checked(JOURNAL_FORM, content)
-        except (OSError, ValueError):
-            return None
-
-    def _save(self) -> None:
-        write_text(self.folder / JOURNAL_NAME, json.dumps(self._content))
-
-    def result(self, step: str, form: Any = Any) -> Any:
-        """Return the result of a finished step. None if its files or its ``form`` have changed."""
-        entry = self._content["steps"].get(step)
-        if entry is None:
-            return None
-        for path, record in entry["files"].items():
-            if not os.path.isfile(path) or file_record(path) != record:
-                return None
-        with suppress(ValueError):
-            return checked(form, entry.get("result"))
-        return None
+    def __init__(self, folder: Path, key: str) -> None:
+        self._path = folder / JOURNAL_NAME
+        stored = None
+        with suppress(OSError, ValueError):
+            stored = checked(JOURNAL_FORM, parse_json(plain_file(self._path).read_bytes()))
+        if stored is None or stored["key"] != key:
+            if folder.exists():
+                shutil.rmtree(folder)
+            stored = {"key": key, "steps": {}}
+        self._content = stored
+        (folder / NEW_FILES).mkdir(parents=True, exist_ok=True)
 
     def finish_all(
         self,
-        steps: Mapping[str, Sequence[Path]],
-        work: Callable[[list[str]], Iterable[Any]],
+        steps: Mapping[Any, Sequence[Path]],
+        work: Callable[[list[Any]], Iterable[Any]],
         form: Any = Any,
-    ) -> dict[str, Any]:
+    ) -> dict[Any, Any]:
         """Return the results of steps, given their files. ``work`` computes the missing ones."""
-        results = {}
-        todo = []
-        for step, files in steps.items():
-            results[step] = self.result(step, form)
-            # Note the files before they are made, so that another job can remove them.
-            if results[step] is None:
-                todo.append(step)
-                self._content["steps"][step] = {"files": dict.fromkeys(map(str, files))}
-        self._save()
+        finished = self._content["steps"]
+        todo = [step for step, files in steps.items() if not self._is_finished(files, form)]
         for step, result in zip(todo, work(todo) if todo else (), strict=True):
             # Note each step at once, so that an interrupted run keeps it.
-            results[step] = True if result is None else result
-            records = {str(path): file_record(path) for path in steps[step]}
-            self._content["steps"][step] = {"result": results[step], "files": records}
-            self._save()
-        return results
+            files = steps[step]
+            finished[files[0].name] = {"result": result, "files": list(map(file_record, files))}
+            write_text(self._path, json.dumps(self._content))
+        return {step: finished[files[0].name]["result"] for step, files in steps.items()}
 
-    def finish(
-        self, step: str, make: Callable[[], Any], files: Sequence[Path], form: Any = Any
-    ) -> Any:
+    def finish(self, make: Callable[[], Any], files: Sequence[Path], form: Any = Any) -> Any:
         """Return the result of a step. Call ``make`` to do it unless it is finished."""
-        return self.finish_all({step: files}, lambda _: [make()], form)[step]
+        return self.finish_all({"": files}, lambda _: [make()], form)[""]
 
-    def record(self, path: Path) -> dict[str, Any]:
-        """Return size and SHA-256 of a file. The files of finished steps are known already."""
-        for entry in self._content["steps"].values():
-            record = entry["files"].get(str(path))
-            if record:
-                return dict(record)
-        return file_record(path)
-
-    def close(self) -> None:
-        """Remove the working folder when the job is done."""
-        shutil.rmtree(self.folder)
+    def _is_finished(self, files: Sequence[Path], form: Any) -> bool:
+        with suppress(KeyError, OSError, ValueError):
+            step = self._content["steps"][files[0].name]
+            checked(form, step["result"])
+            return step["files"] == list(map(file_record, files))
+        return False
 
 
-def remove_files(folder: Path, names: Iterable[str], files_to_keep: Collection[Path]) -> None:
-    """Remove the files of these names in a folder, except ``files_to_keep``."""
-    resolved = {path.resolve() for path in files_to_keep}
-    for name in names:
-        path = folder / name
-        if os.path.isfile(path) and path.resolve() not in resolved:
-            path.unlink()
+def move_complete_files(folder: Path) -> None:
+    """Move the files of a complete run into their data folder, or go on with that."""
+    complete = folder / COMPLETE_FOLDER
+    if complete.exists():
+        # Move the manifest last, since it marks the data folder as complete.
+        for path in sorted(complete.iterdir(), key=lambda path: path.name == MANIFEST_NAME):
+            path.replace(folder / path.name)
+        shutil.rmtree(folder / WORK_FOLDER, ignore_errors=True)
+        complete.rmdir()

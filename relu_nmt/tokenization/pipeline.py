@@ -232,11 +232,6 @@ class Conversion:
     # Strength and seed of random subword splits. None for the usual split.
     sampling: tuple[float, int] | None = None
 
-    @property
-    def name(self) -> str:
-        """The name in the journal: "train.de.words"."""
-        return ".".join((*self.side, self.step))
-
 
 # _prepare_pipelines fills it in every worker.
 _pipelines: dict[str, TextPipeline] = {}

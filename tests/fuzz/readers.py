@@ -244,15 +244,22 @@ def _step_file(name: str) -> Path:
 @functools.cache
 def _journal() -> Path:
     folder = Path(tempfile.mkdtemp())
-    journal = Journal(folder, "key", [folder / "given"])
+    journal = Journal(folder, "key")
     (folder / "file").write_text("text")
-    journal.finish("a", lambda: {"sentences": 5}, [folder / "file"])
+    journal.finish(lambda: {"sentences": 5}, [folder / "file"])
     return folder / JOURNAL_NAME
 
 
 def _read_journal(path: Path) -> None:
     journal = Journal(path.parent, "key")
-    journal.finish_all({"a": [], "b": []}, lambda names: [{}] * len(names), {"sentences": int})
+    files = {"a": [path.parent / "file"], "b": [path.parent / "other"]}
+
+    def work(names: list[str]) -> list[dict[str, int]]:
+        for name in names:
+            files[name][0].touch()
+        return [{}] * len(names)
+
+    journal.finish_all(files, work, {"sentences": int})
 
 
 def _of_values(

@@ -5,7 +5,8 @@ import fnmatch
 import pytest
 
 from relu_nmt.data import binarize as binarize_module
-from relu_nmt.data.data_folder import WORK_FOLDER, Journal, read_manifest
+from relu_nmt.data import data_folder
+from relu_nmt.data.data_folder import NEW_FILES, WORK_FOLDER, read_manifest
 from relu_nmt.errors import DataError
 from relu_nmt.jobs.preprocess import job
 from relu_nmt.jobs.preprocess import text as preprocess_text
@@ -47,11 +48,13 @@ def test_an_interrupted_run_is_continued(corpus, monkeypatch, capsys, at):
     assert not (corpus / "data/manifest.json").exists()
     with pytest.raises(DataError, match="has not finished it; start that command again"):
         read_manifest(corpus / "data")
-    names = names_in(corpus / "data")
+    assert names_in(corpus / "data") == [WORK_FOLDER]
+    new_files = corpus / "data" / WORK_FOLDER / NEW_FILES
+    names = names_in(new_files)
     assert not fnmatch.filter(names, "*.tmp")
     finished = fnmatch.filter(names, "*.bin")
     assert bool(finished) == (at == "binarize")
-    times = {name: (corpus / "data" / name).stat().st_mtime_ns for name in finished}
+    times = {name: (new_files / name).stat().st_mtime_ns for name in finished}
 
     assert run(corpus, flags) == 0
     assert contents(corpus / "data") == contents(corpus / "whole")
@@ -79,7 +82,7 @@ def test_nothing_of_an_unfinished_run_with_other_settings_stays(corpus, monkeypa
                 binarize_module, "_binarize_chunk", fail_after(25, binarize_module._binarize_chunk)
             )
         assert run(corpus, flags) == 130
-    assert (corpus / "data/train.de-en.documents").exists()
+    assert (corpus / "data" / WORK_FOLDER / NEW_FILES / "train.de-en.documents").exists()
     options = ["--lowercase", "--srcdict", str(corpus / "data/dict.de.txt")]
     assert run(corpus, options, splits=("train",)) == 0
     assert run(corpus, options, splits=("train",), dest="direct") == 0
@@ -159,8 +162,50 @@ def test_files_of_the_user_stay_in_a_folder_that_another_run_left_unfinished(cor
         patch.setattr(binarize_module, "_binarize_chunk", interrupted)
         assert run(corpus, flags, "--subword-size", "20") == 130
     # Another key, and the dictionary of the first run is not given any more.
-    journal = Journal(data / WORK_FOLDER, "another key")
+    with monkeypatch.context() as patch:
+        patch.setattr(job, "count_words", interrupted)
+        assert run(corpus, "--subword", "subword-nmt", "--subword-size", "20") == 130
     assert (data / "dict.de.txt").read_text() == "ein 1\n"
     assert (data / "train.de.words").read_text() == "by hand"
-    assert journal.result("dictionaries") is None
-    assert not (data / "dict.en.txt").exists()
+    assert names_in(data) == ["dict.de.txt", WORK_FOLDER, "train.de.words"]
+
+
+@pytest.mark.parametrize("flags", [[], ["--lowercase"]])
+def test_a_run_that_was_stopped_while_it_moved_its_files_is_complete(
+    corpus, monkeypatch, capsys, flags
+):
+    """The other run does not mix its files with those of the first."""
+    assert run(corpus, dest="whole") == 0
+    moved = []
+
+    def move_two(source, target):
+        moved.append(target)
+        if len(moved) > 2:
+            raise KeyboardInterrupt
+        source.rename(target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(data_folder.Path, "replace", move_two)
+        assert run(corpus) == 130
+    with pytest.raises(DataError, match="has not finished it; start that command again"):
+        read_manifest(corpus / "data")
+    capsys.readouterr()
+    assert run(corpus, flags) == (2 if flags else 0)
+    printed = capsys.readouterr()
+    assert ("holds data made from other text" in printed.err) == bool(flags)
+    assert ("complete already, nothing to do" in printed.out) != bool(flags)
+    assert contents(corpus / "data") == contents(corpus / "whole")
+
+
+def test_a_run_that_was_stopped_before_it_moved_its_files_is_continued(corpus, monkeypatch):
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    assert run(corpus, dest="whole") == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(data_folder.Path, "rename", interrupted)
+        assert run(corpus) == 130
+    assert run(corpus) == 0
+    assert contents(corpus / "data") == contents(corpus / "whole")
+    whole = read_manifest(corpus / "whole")
+    assert read_manifest(corpus / "data", with_checksums=True)["files"] == whole["files"]

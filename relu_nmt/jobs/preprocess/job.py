@@ -2,12 +2,14 @@
 
 The steps scan all files, convert raw text to tokens (:mod:`relu_nmt.jobs.preprocess.text`),
 build the dictionaries, binarize, and write the manifest. A journal records each finished step, so
-that an interrupted run continues where it stopped. A file gets its name only when it is complete.
+that an interrupted run continues where it stopped. The files move into the data folder when all
+are complete.
 """
 
 import hashlib
 import importlib.metadata
 import json
+import os
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -102,6 +104,7 @@ def _make_folder(job: Job) -> dict[str, Any]:
                 "for that one, or give another --destdir"
             )
         remove_abandoned(job.folder)
+        data_folder.move_complete_files(job.folder)
         manifest = _check_folder(job, key)
         if manifest is not None:
             job.say(f"{job.config.destdir}: complete already, nothing to do")
@@ -111,7 +114,7 @@ def _make_folder(job: Job) -> dict[str, Any]:
 
 def _build(job: Job, key: str) -> dict[str, Any]:
     """Do all unfinished steps. The journal skips finished ones."""
-    job.journal = Journal(job.folder / data_folder.WORK_FOLDER, key, _given_files(job).values())
+    job.journal = Journal(job.work, key)
     texts = job.tokens()
     # Test on a sample that tokens decode to the original text.
     for language, pipeline in job.pipelines().items():
@@ -125,8 +128,9 @@ def _build(job: Job, key: str) -> dict[str, Any]:
     if not job.config.dict_only:
         sides = _binarize(job, texts, dictionaries)
         content = _describe(job, key, sides, _binarize_alignments(job), dictionaries)
-        manifest = data_folder.write_manifest(job.folder, content)
-    job.journal.close()
+        manifest = data_folder.write_manifest(job.new_files, content)
+    job.new_files.rename(job.folder / data_folder.COMPLETE_FOLDER)
+    data_folder.move_complete_files(job.folder)
     return manifest
 
 
@@ -205,8 +209,12 @@ def _check_folder(job: Job, key: str) -> dict[str, Any] | None:
             )
         # Remove all files of the old folder, so that no old file is taken for a new one.
         (job.folder / data_folder.MANIFEST_NAME).unlink()
-        data_folder.remove_files(job.folder, manifest["files"], _given_files(job).values())
-    elif not job.config.overwrite and Journal.read(job.folder / data_folder.WORK_FOLDER) is None:
+        given = [path.resolve() for path in _given_files(job).values()]
+        for name in manifest["files"]:
+            path = job.folder / name
+            if os.path.isfile(path) and path.resolve() not in given:
+                path.unlink()
+    elif not job.config.overwrite and not job.work.exists():
         # Refuse to replace present dictionaries, since no unfinished run explains them.
         dictionaries = (job.config.srcdict, job.config.tgtdict)
         for language, given_path in zip(job.config.languages, dictionaries, strict=False):
@@ -221,7 +229,7 @@ def _check_folder(job: Job, key: str) -> dict[str, Any] | None:
 
 def _make_dictionaries(job: Job, texts: Mapping[SideKey, TextFile]) -> dict[str, Dictionary]:
     """Build the dictionaries of all languages in the folder, or copy given ones."""
-    paths = {la: data_folder.dictionary_path(job.folder, la) for la in job.config.languages}
+    paths = {la: data_folder.dictionary_path(job.new_files, la) for la in job.config.languages}
 
     def make() -> None:
         for languages, side in zip(job.config.sharing, ("src", "tgt"), strict=False):
@@ -230,7 +238,7 @@ def _make_dictionaries(job: Job, texts: Mapping[SideKey, TextFile]) -> dict[str,
                 dictionary.save(paths[language])
 
     # Read the files back, so that new dictionaries equal the dictionaries of a finished step.
-    job.journal.finish("dictionaries", make, [*paths.values()])
+    job.journal.finish(make, [*paths.values()])
     dictionaries = {language: Dictionary.load(path) for language, path in paths.items()}
     for language, dictionary in dictionaries.items():
         job.say(f"[{language}] Dictionary: {len(dictionary)} types")
@@ -266,18 +274,16 @@ def _binarize(
     job: Job, texts: Mapping[SideKey, TextFile], dictionaries: dict[str, Dictionary]
 ) -> dict[SideKey, dict[str, int]]:
     """Write the ``.bin`` and ``.idx`` files. Return the counts of each side."""
-    sides: dict[str, tuple[str, Path, TextFile]] = {}
-    for (split, language), text in texts.items():
-        sides[f"{split}.{language}.binarized"] = (language, job.path(split, language), text)
 
-    def write(names: list[str]) -> Iterator[dict[str, int]]:
-        todo = [sides[name] for name in names]
+    def write(sides: list[SideKey]) -> Iterator[dict[str, int]]:
+        todo = []
+        for split, language in sides:
+            todo.append((language, job.path(split, language), texts[split, language]))
         with progress_bar("binarize", sum(text.num_bytes for _, _, text in todo)) as advance:
             yield from binarize(todo, dictionaries, job.workers, advance)
 
-    files = {name: data_folder.paths_of(prefix) for name, (_, prefix, _) in sides.items()}
-    results = job.journal.finish_all(files, write, SIDE_COUNTS)
-    finished = dict(zip(texts, results.values(), strict=True))
+    files = {side: data_folder.paths_of(job.path(*side)) for side in texts}
+    finished = job.journal.finish_all(files, write, SIDE_COUNTS)
     for (split, language), result in finished.items():
         share = 100 * result["unknown"] / max(1, result["tokens"])
         job.say(
@@ -291,9 +297,8 @@ def _binarize_alignments(job: Job) -> dict[str, dict[str, int]]:
     """Write the word alignments. Return the counts of each split with alignments."""
     finished = {}
     for split, text in job.alignments.items():
-        prefix = data_folder.alignment_path(job.folder, split, job.config.pair)
+        prefix = data_folder.alignment_path(job.new_files, split, job.config.pair)
         counts = job.journal.finish(
-            f"{split} alignments binarized",
             partial(_align, job, split, prefix),
             data_folder.paths_of(prefix),
             {"sentences": int, "pairs": int},
@@ -330,8 +335,9 @@ def _describe(
     for split in config.splits():
         splits[split] = _described_split(job, split, sides, alignments)
     files = {}
-    for path in _written_files(job):
-        files[path.name] = job.journal.record(path)
+    for path in sorted(job.new_files.glob("[!.]*")):
+        if path.name != data_folder.MANIFEST_NAME:  # of a run that was stopped at its end
+            files[path.name] = data_folder.file_record(path)
     return {
         "key": key,
         "source_lang": config.source_lang,
@@ -394,23 +400,6 @@ def _described_split(
         record = {"input": text.path, "input_sha256": text.sha256, "pairs": pairs}
         description["alignments"] = record
     return description
-
-
-def _written_files(job: Job) -> list[Path]:
-    """Return the files that the manifest lists with size and checksum."""
-    files = [data_folder.dictionary_path(job.folder, language) for language in job.config.languages]
-    files += job.model_paths.values()
-    files += [job.path(split, "documents") for split in job.num_documents]
-    for split, language in job.inputs:
-        if split != "train":
-            files.append(job.path(split, f"{language}.raw"))
-    for split, language in job.inputs:
-        files += data_folder.paths_of(job.path(split, language))
-    for split in job.alignments:
-        files += data_folder.paths_of(
-            data_folder.alignment_path(job.folder, split, job.config.pair)
-        )
-    return files
 
 
 def describe_round_trip(pipeline: TextPipeline, text: TextFile, separator: str) -> str:

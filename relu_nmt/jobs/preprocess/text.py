@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from relu_nmt.config.fields import flag_of, options_of
-from relu_nmt.data.data_folder import WORK_FOLDER, Journal, split_path
+from relu_nmt.data.data_folder import NEW_FILES, WORK_FOLDER, Journal, split_path
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR, Dictionary
 from relu_nmt.data.documents import DOCUMENT_TAG, document_sizes, write_documents
 from relu_nmt.data.pair_files import pair_format, scan_pairs
@@ -55,6 +55,16 @@ class Job:
     def folder(self) -> Path:
         """The data folder."""
         return Path(self.config.destdir).absolute()
+
+    @property
+    def work(self) -> Path:
+        """The folder of the journal and of text that the data folder will not have."""
+        return self.folder / WORK_FOLDER
+
+    @property
+    def new_files(self) -> Path:
+        """The folder of the data folder's files until all are complete."""
+        return self.work / NEW_FILES
 
     @property
     def workers(self) -> int:
@@ -150,8 +160,8 @@ class Job:
             return self.open_files.enter_context(tempfile.TemporaryFile())
 
     def path(self, split: str, ending: str) -> Path:
-        """Return the path of a file of a split, see :func:`split_path`."""
-        return split_path(self.folder, split, self.config.pair, ending)
+        """Return the path of a new file of a split, see :func:`split_path`."""
+        return split_path(self.new_files, split, self.config.pair, ending)
 
     def tokens(self) -> dict[SideKey, TextFile]:
         """Return the text of each side of each split, tokens between spaces."""
@@ -186,33 +196,31 @@ class Job:
     def _through(self, texts: Mapping[SideKey, TextFile], step: str) -> dict[SideKey, TextFile]:
         """Take texts through a step. Return the input itself for texts that it does not change."""
         pipelines = self.pipelines()
-        planned: dict[str, Conversion] = {}
-        for key, text in texts.items():
-            conversion = self._plan(key, text, pipelines, step)
+        planned: dict[SideKey, Conversion] = {}
+        for side, text in texts.items():
+            conversion = self._plan(side, text, pipelines, step)
             if conversion is not None:
-                planned[conversion.name] = conversion
+                planned[side] = conversion
 
-        def convert(names: list[str]) -> Iterator[dict[str, Any]]:
-            todo = [planned[name] for name in names]
+        def convert(sides: list[SideKey]) -> Iterator[dict[str, Any]]:
+            todo = [planned[side] for side in sides]
             label = {"words": "tokenize", "pieces": "split", "keep": "copy"}
             total = sum(c.text.num_bytes for c in todo)
             with progress_bar(label.get(todo[0].step, "convert"), total) as advance:
                 yield from convert_texts(todo, pipelines, self.workers, advance)
 
-        files = {name: [*conversion.outputs] for name, conversion in planned.items()}
+        files = {side: [*conversion.outputs] for side, conversion in planned.items()}
         form = {"sentences": int, "boundaries": list[tuple[int, int]]}
         done = self.journal.finish_all(files, convert, form)
-        sides = [conversion.side for conversion in planned.values()]
-        written = [str(next(iter(conversion.outputs))) for conversion in planned.values()]
+        written = [str(paths[0]) for paths in files.values()]
         scanned = dict(texts)
         results = ordered_map(scan_text, written, self.workers)
-        for side, (_, text) in zip(sides, results, strict=True):
+        for side, (_, text) in zip(planned, results, strict=True):
             scanned[side] = text
         # Compare the sides once, in the step that removes separators.
         if step != "pieces":
-            scanned_sides = dict(zip(sides, done.values(), strict=True))
-            for split in dict.fromkeys(split for split, _ in sides):
-                self._check_sides(split, scanned_sides)
+            for split in dict.fromkeys(split for split, _ in planned):
+                self._check_sides(split, done)
         return scanned
 
     def _plan(
@@ -231,7 +239,7 @@ class Job:
         # Keep the raw text of other splits for references. It may equal the tokens.
         outputs = {}
         if is_train or step != "keep":
-            outputs[self.folder / WORK_FOLDER / f"{split}.{language}.{step}"] = step
+            outputs[self.work / f"{split}.{language}.{step}"] = step
         if not is_train:
             outputs[self.path(split, f"{language}.raw")] = "keep"
         # Draw random subwords for training text only.
@@ -257,7 +265,7 @@ class Job:
             )
             side_file = self.path(split, "documents")
             write = partial(write_documents, side_file, sizes)
-            self.journal.finish(f"{split} documents", write, [side_file])
+            self.journal.finish(write, [side_file])
             self.num_documents[split] = len(sizes)
             # Keep the lines of the separators, since word alignments count all lines.
             boundaries = scans[split, config.languages[0]]["boundaries"]
@@ -279,16 +287,14 @@ class Job:
             if content is not None:
                 file = self._model_path(None if is_joint else language)
                 self.model_paths[language] = file
-                self.journal.finish(
-                    f"subword model {file.name}", partial(_write, file, content), [file]
-                )
+                self.journal.finish(partial(_write, file, content), [file])
 
     def _learn(self, words: Mapping[SideKey, TextFile]) -> None:
         """Learn a joint subword model, or one a language, on the tokenized training text."""
         for group in self.config.sharing:
             path = self._model_path(None if self.config.joined_dictionary else group[0])
             learn = partial(self._learn_one, path, [words["train", language] for language in group])
-            self.journal.finish(f"subword model {path.name}", learn, [path])
+            self.journal.finish(learn, [path])
             self.model_paths |= dict.fromkeys(group, path)
 
     def _learn_one(self, path: Path, texts: Sequence[TextFile]) -> None:
@@ -307,7 +313,7 @@ class Job:
         _write(path, content)
 
     def _model_path(self, language: str | None) -> Path:
-        return self.folder / base.subword_file_name(self.config.subword, language)
+        return self.new_files / base.subword_file_name(self.config.subword, language)
 
 
 def _write(path: Path, content: bytes) -> None:

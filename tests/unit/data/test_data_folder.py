@@ -1,10 +1,8 @@
 """The names of a data folder, and the journal of a job."""
 
-import json
-
 import pytest
 
-from relu_nmt.data.data_folder import Journal, file_record, find_pair, infer_languages
+from relu_nmt.data.data_folder import Journal, find_pair, infer_languages
 from relu_nmt.errors import DataError
 
 
@@ -72,68 +70,58 @@ class Step:
 def test_finished_step_is_not_done_again(tmp_path, work):
     step = Step(tmp_path / "out")
     for _ in range(3):
-        assert Journal(work, "key").finish("step", step, (step.path,)) == {"times": 1}
+        assert Journal(work, "key").finish(step, (step.path,)) == {"times": 1}
     assert step.times == 1
 
 
 @pytest.mark.parametrize("damage", ["remove", "change"])
 def test_step_is_done_again_when_its_file_differs(tmp_path, work, damage):
     step = Step(tmp_path / "out")
-    Journal(work, "key").finish("step", step, (step.path,))
+    Journal(work, "key").finish(step, (step.path,))
     if damage == "remove":
         step.path.unlink()
     else:
-        step.path.write_text("other")
-    assert Journal(work, "key").finish("step", step, (step.path,)) == {"times": 2}
+        step.path.write_text("edam")
+    assert Journal(work, "key").finish(step, (step.path,)) == {"times": 2}
     assert step.path.read_text() == "made"
+
+
+def test_step_is_done_again_when_its_result_has_another_form(tmp_path, work):
+    step = Step(tmp_path / "out")
+    Journal(work, "key").finish(step, (step.path,))
+    assert Journal(work, "key").finish(step, (step.path,), {"times": str}) == {"times": 2}
 
 
 def test_another_job_starts_afresh(tmp_path, work):
     step = Step(tmp_path / "out")
-    Journal(work, "key").finish("step", step, (step.path,))
+    Journal(work, "key").finish(step, (step.path,))
     (work / "leftover").write_text("x")
     journal = Journal(work, "other key")
     assert not (work / "leftover").exists()
-    assert journal.result("step") is None
+    assert journal.finish(step, (step.path,)) == {"times": 2}
 
 
-def test_finished_files_keep_their_records(tmp_path, work):
-    step = Step(tmp_path / "out")
+def test_only_unfinished_steps_are_done(tmp_path, work):
+    first = Step(tmp_path / "first")
+    Journal(work, "key").finish(first, (first.path,))
+    second = Step(tmp_path / "second")
+    files = {"a": [first.path], "b": [second.path]}
     journal = Journal(work, "key")
-    assert journal.finish_all({"a": [step.path], "b": []}, lambda names: [step(), names]) == {
+    assert journal.finish_all(files, lambda names: [(names, second())]) == {
         "a": {"times": 1},
-        "b": ["a", "b"],
+        "b": (["b"], {"times": 1}),
     }
-    assert journal.record(step.path) == file_record(step.path)
-    journal = Journal(work, "key")
-    assert journal.finish_all({"a": [step.path]}, lambda names: [step()]) == {"a": {"times": 1}}
-    assert journal.record(step.path) == file_record(step.path)
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b'{"key": 1, "steps": {}}', b"\xff", b"[]"])
-def test_damaged_journal_is_none(work, content):
-    Journal(work, "key")
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"", b"{}", b'{"key": 1, "steps": {}}', b"\xff", b"[]"),
+        *(b'{"key": "key", "steps": {"out": 1}}', b'{"key": "key", "steps": {"out": {}}}'),
+    ],
+)
+def test_damaged_journal_is_none(tmp_path, work, content):
+    step = Step(tmp_path / "out")
+    Journal(work, "key").finish(step, (step.path,))
     (work / "journal.json").write_bytes(content)
-    assert Journal.read(work) is None
-    assert Journal(work, "key").result("step") is None
-
-
-def test_damaged_entry_is_no_entry(work):
-    Journal(work, "key")
-    (work / "journal.json").write_text('{"key": "key", "steps": {"a": 1, "b": {"files": {}}}}')
-    assert Journal(work, "key").result("a") is None
-    assert Journal(work, "key").result("b") is None
-
-
-def test_a_journal_that_names_folders_removes_none(work):
-    Journal(work, "key")
-    files = dict.fromkeys(["", "..", str(work.parent), "a\0b", "x" * 999])
-    steps = {"a": {"files": files}}
-    (work / "journal.json").write_text(json.dumps({"key": "another", "steps": steps}))
-    assert Journal(work, "key").result("a") is None
-    assert work.parent.is_dir()
-
-
-def test_close_removes_the_folder(work):
-    Journal(work, "key").close()
-    assert not work.exists()
+    assert Journal(work, "key").finish(step, (step.path,)) == {"times": 2}
