@@ -77,15 +77,23 @@ class PointwiseMap:
 pointwise_maps: Registry[PointwiseMap] = Registry("pointwise map", {})
 
 
+def integer_power(z: Tensor, exponent: int) -> Tensor:
+    """Return z^exponent, for an exponent of at least 0. Above 3, ``pow`` is slow on a CPU."""
+    if exponent <= 3:
+        return z.pow(exponent)
+    square = integer_power(z, exponent // 2).square()
+    return square * z if exponent % 2 else square
+
+
 @functools.cache
 def power_map(power: int) -> PointwiseMap:
     """Return z^power, computed in float32 or wider: in float16 the cube of 41 would overflow."""
 
     def value(z: Tensor) -> Tensor:
-        return z.to(torch.promote_types(z.dtype, torch.float32)).pow(power)
+        return integer_power(z.to(torch.promote_types(z.dtype, torch.float32)), power)
 
     def derivative(z: Tensor) -> Tensor:
-        return power * z.pow(power - 1)
+        return power * integer_power(z, power - 1)
 
     return PointwiseMap(
         "power", value, derivative, power % 2 == 0, False, _triton_functions("power"), power, power
@@ -102,7 +110,8 @@ def rectified_power(power: int) -> PointwiseMap:
         return power_map(power).value(z.relu())
 
     def derivative(z: Tensor) -> Tensor:
-        return power * z.relu().to(torch.promote_types(z.dtype, torch.float32)).pow(power - 1)
+        z = z.relu().to(torch.promote_types(z.dtype, torch.float32))
+        return power * integer_power(z, power - 1)
 
     kernels = _triton_functions("rectified_power")
     return PointwiseMap("rectified_power", value, derivative, True, True, kernels, power, power)

@@ -16,6 +16,7 @@ from relu_nmt.attention.base import (
     without_decay,
 )
 from relu_nmt.attention.kernels import reference
+from relu_nmt.attention.pointwise import integer_power
 from relu_nmt.attention.polynomial import MAX_POWER, SCALES
 from relu_nmt.config import option, settings
 
@@ -161,7 +162,7 @@ class CrossCovarianceAttention(Attention):
         """Return the weights [B, H, d, d] of scores of the same shape."""
         if self.config.kernel == "softmax":
             return scores.softmax(-1)
-        weights = scores.pow(self.config.power)
+        weights = integer_power(scores, self.config.power)
         if self.config.scale == "none":
             return weights
         if self.config.count == "tokens":

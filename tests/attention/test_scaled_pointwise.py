@@ -8,7 +8,7 @@ import torch
 
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.pointwise import pointwise_maps
+from relu_nmt.attention.pointwise import integer_power, pointwise_maps
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import AttentionRegularizerConfig
 from relu_nmt.modules.multihead import SelfAttention
@@ -26,6 +26,18 @@ MOMENTS = {
     "relu6": (0.3989, 0.5),
     "sigmoid": (0.5, 0.2934),
 }
+
+
+@pytest.mark.parametrize("exponent", range(10))
+def test_a_power_by_products_has_the_value_and_slope_of_pow(exponent):
+    z = torch.tensor(
+        [-1.7, -1.0, -0.0, 0.0, 0.3, 1.0, 2.5], dtype=torch.float64, requires_grad=True
+    )
+    power = integer_power(z, exponent)
+    expected = torch.tensor([number**exponent for number in z.tolist()], dtype=torch.float64)
+    torch.testing.assert_close(power, expected, rtol=1e-15, atol=0)
+    (slope,) = torch.autograd.grad(power.sum(), z)
+    torch.testing.assert_close(slope, torch.autograd.grad(z.pow(exponent).sum(), z)[0])
 
 
 @pytest.mark.parametrize("h", sorted(MOMENTS))
