@@ -262,8 +262,11 @@ def paced_settings(
     pace: Pace, updates: int, seconds: float | None, least_warmup: int = 0
 ) -> dict[str, Any]:
     """Return the settings that depend on the updates and on the ``seconds`` of a time budget."""
-    between = max(1, round(updates / VALIDATIONS))
-    between = max(between, round(pace.updates_of_validation / MOST_VALIDATING))
+    # The end, which has a validation, is only about known in a budget of time. Have the one before
+    # it half an interval earlier.
+    intervals = VALIDATIONS if seconds is None else VALIDATIONS - 0.5
+    between = math.ceil(updates / intervals)
+    between = max(between, math.ceil(pace.updates_of_validation / MOST_VALIDATING))
     epochs = math.ceil(updates / pace.updates_per_epoch)
     chosen = {
         "max_update": updates,

@@ -37,7 +37,7 @@ CLIP_NORM = 1.0
 """The largest norm of a gradient. Short trainings, whose rates are high, learn more with it."""
 SHARE_OF_TRAINED = 0.2
 """Factor of the rate for a model that starts from trained weights."""
-DROPOUTS = ((2, 0.0), (12, 0.1), (25, 0.2), (float("inf"), 0.3))
+DROPOUTS = ((5, 0.0), (12, 0.1), (25, 0.2), (float("inf"), 0.3))
 """A number of epochs, and the dropout of a training for at most so many epochs."""
 MOST_ATTENTION_DROPOUT = 0.1
 

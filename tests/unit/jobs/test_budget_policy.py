@@ -45,7 +45,16 @@ def test_validations_take_at_most_a_twentieth_of_the_time():
     paced = paced_settings(slow, 902, 950.0)
     assert paced["validate_interval_updates"] == 800
     quick = Pace(1.0, 100, validation_batches=5)
-    assert paced_settings(quick, 902, None)["validate_interval_updates"] == 90
+    assert paced_settings(quick, 902, None)["validate_interval_updates"] == 91
+
+
+def test_the_last_validation_but_one_is_well_before_an_end_that_time_sets():
+    pace = Pace(1.0, 100, validation_batches=1)
+    between = paced_settings(pace, 950, 950.0)["validate_interval_updates"]
+    assert between == 100  # the last one at 900 updates
+    # A training that is a little faster or slower than expected has no two validations in a row.
+    for updates in (910, 950, 990):
+        assert 10 <= updates % between <= 90
 
 
 @pytest.mark.parametrize(
@@ -87,7 +96,7 @@ def test_a_translation_model_has_at_least_400_updates_of_warmup_but_a_third_of_a
 
 @pytest.mark.parametrize(
     ("epochs", "dropout", "attention_dropout"),
-    [(0.5, 0.0, 0.0), (3.3, 0.1, 0.1), (7, 0.1, 0.1), (20, 0.2, 0.1), (100, 0.3, 0.1)],
+    [(0.5, 0.0, 0.0), (4.8, 0.0, 0.0), (7, 0.1, 0.1), (20, 0.2, 0.1), (100, 0.3, 0.1)],
 )
 def test_more_epochs_need_more_dropout(epochs, dropout, attention_dropout):
     expected = {"dropout": dropout, "attention_dropout": attention_dropout}
