@@ -87,8 +87,9 @@ def attention_of(model: EncoderDecoder, slot: str, layer: int) -> Attention:
     return layers[layer].self_attention.attention
 
 
-def checked_place(model: EncoderDecoder, place: AttentionPlace) -> AttentionPlace:
+def checked_place(ensemble: Ensemble, place: AttentionPlace) -> AttentionPlace:
     """Return a place with its layer from 0 (ConfigError: it is missing or has no weights)."""
+    model = single_model(ensemble)
     attention = attention_of(model, place.slot, place.layer)
     # Check the head. The lookup has already checked the layer.
     if place.head is not None and not 0 <= place.head < attention.num_heads:
@@ -111,7 +112,7 @@ def attention_weights(
     """
     # Run one pass in which only these attentions record their weights.
     model = single_model(ensemble)
-    places = [checked_place(model, place) for place in places]
+    places = [checked_place(ensemble, place) for place in places]
     attentions = nn.ModuleList(attention_of(model, place.slot, place.layer) for place in places)
     src_tokens, prev_output_tokens = decoder_inputs([source], [target], ensemble)
     with ensemble.evaluating(), record_attention(attentions, Need(weights=True)) as records:
@@ -417,22 +418,3 @@ def _divide(axes: "Axes", attention_map: AttentionMap) -> None:
     # Show the marks on the sides without labels.
     sides_with_marks: Any = {"top": True, "right": True, "bottom": False, "left": False}
     axes.tick_params(which="minor", length=3, color=SENTENCES, width=0.7, **sides_with_marks)
-
-
-def labeled_map(
-    place: AttentionPlace,
-    source: Sequence[str],
-    target: np.ndarray,
-    weights: np.ndarray,
-    dictionary: Dictionary,
-) -> AttentionMap:
-    """Return weights [(H,) Q, K] at a place with the tokens of their rows and columns."""
-    source_labels = [*source, dictionary[dictionary.eos_index]]
-    labels = list(map(dictionary.__getitem__, target.tolist()))
-    # The decoder reads the end symbol first and then all but the last token.
-    queries = keys = source_labels
-    if place.slot != "encoder":
-        queries = labels
-    if place.slot == "decoder":
-        keys = [labels[-1], *labels[:-1]]
-    return AttentionMap(place.slot, place.layer, place.head, queries, keys, weights)

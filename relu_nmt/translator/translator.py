@@ -36,13 +36,7 @@ from relu_nmt.translation.search.translations import (
     replace_unknown_words,
 )
 from relu_nmt.translation.task import TranslationTask
-from relu_nmt.translator.attention_maps import (
-    AttentionMap,
-    attention_weights,
-    checked_place,
-    labeled_map,
-    single_model,
-)
+from relu_nmt.translator.attention_maps import AttentionMap, attention_weights, checked_place
 from relu_nmt.translator.models import foreign_classes, load_models, model_of, model_state
 from relu_nmt.translator.sources import TERMS, SourceEncoder, TranslationRequest
 from relu_nmt.translator.spans import WordAlignment, align_words
@@ -393,10 +387,18 @@ class Translator:
         """Return the weights for token ids at a place. See :meth:`attention` for the errors."""
         source = replace(source, reference=target).as_read(self.task.separators)
         assert source.reference is not None, "the target"
-        target = source.reference
-        [weights] = attention_weights(self.ensemble, [place], source.ids, target)  # [(H,) Q, K]
-        place = checked_place(single_model(self.ensemble), place)
-        return labeled_map(place, source.tokens, target, weights, self.task.target_dictionary)
+        place = checked_place(self.ensemble, place)
+        [weights] = attention_weights(self.ensemble, [place], source.ids, source.reference)
+        # Label the rows and columns of the weights, [(H,) Q, K], with their tokens.
+        dictionary = self.task.target_dictionary
+        labels = list(map(dictionary.__getitem__, source.reference.tolist()))
+        queries = keys = [*source.tokens, dictionary[dictionary.eos_index]]
+        if place.slot != "encoder":
+            queries = labels
+        # The decoder reads the end symbol first and then all but the last token.
+        if place.slot == "decoder":
+            keys = [labels[-1], *labels[:-1]]
+        return AttentionMap(place.slot, place.layer, place.head, queries, keys, weights)
 
 
 class _Search:

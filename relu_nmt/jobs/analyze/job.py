@@ -143,7 +143,7 @@ def _weights_at(translator: Translator, place: AttentionPlace) -> AttentionPlace
     model = attention_maps.single_model(translator.ensemble)
     if not attention_maps.attention_of(model, place.slot, place.layer).capabilities.weights:
         return None
-    return attention_maps.checked_place(model, place)
+    return attention_maps.checked_place(translator.ensemble, place)
 
 
 def _example(

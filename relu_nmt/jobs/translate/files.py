@@ -16,7 +16,7 @@ from relu_nmt.applications.files import (
     translate_file,
 )
 from relu_nmt.applications.files.sentences import SegmentTranslator, read_glossary
-from relu_nmt.config.fields import options_of
+from relu_nmt.config import refuse_given
 from relu_nmt.errors import ConfigError, DataError, ReluNmtError, counted, printable
 from relu_nmt.io.safe_write import check_writable
 from relu_nmt.io.work import hidden_progress, progress_bar
@@ -64,12 +64,8 @@ def _check_flags(settings: TranslateDocumentsSettings, names: Collection[str]) -
     for name in ("prefixes", "constraints"):
         if getattr(settings, name) is not None:
             raise ConfigError(f"--{name} belongs to lines of plain text; --glossary forces terms")
-    if settings.split_sentences is not None:
-        entry = options_of(TranslateDocumentsSettings)["split_sentences"]
-        raise ConfigError(
-            f"{entry.with_value(settings.split_sentences)} belongs to plain text; sentences of "
-            "files with markup are always translated one by one"
-        )
+    remedy = "sentences of files with markup are always translated one by one"
+    refuse_given(settings, ("split_sentences",), " belongs to plain text", remedy)
     if settings.model.max_source_length is not None or settings.model.truncate_source:
         raise ConfigError(
             "--max-source-length and --truncate-source belong to plain text; a file with markup is "

@@ -2,30 +2,23 @@
 
 import io
 import math
+import operator
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from relu_nmt.data.documents import SINGLE_SENTENCES
 from relu_nmt.errors import DataError, counted, reporting
-from relu_nmt.io.plain_text import MOST_LINES, refuse_markup
 from relu_nmt.io.process import standard_input
 from relu_nmt.io.safe_write import check_writable
-from relu_nmt.io.text_lines import (
-    decode_lines,
-    named_input,
-    open_text,
-    read_lines,
-    reading,
-    whole_lines,
-)
+from relu_nmt.io.text_lines import decode_lines, named_input, open_text, reading, whole_lines
 from relu_nmt.io.work import hidden_progress, progress_bar
 from relu_nmt.jobs.translate import shared
 from relu_nmt.jobs.translate.settings import TranslateLinesSettings
+from relu_nmt.jobs.translate.text import InputText, LineNotes, named_lines
 from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.translation.search.translations import SourceSentence, TranslatedLines, Translation
-from relu_nmt.translator import TranslationRequest
 
 READ_BYTES = 1 << 16
 MOST_BYTES = 1 << 28
@@ -40,14 +33,14 @@ def translate_lines(settings: TranslateLinesSettings, *, progress: bool = True) 
     # Open the input before loading the model, so that a missing file fails at once.
     with reporting(f"--input {settings.input}: cannot read it"):
         file = standard_input() if settings.input == "-" else open_text(settings.input)
-    with file:
+    with file, hidden_progress(settings.no_progress_bar or not progress):
         translation = _LineTranslation(settings, progress)
         try:
             translation.run(file)
         finally:  # print notes also after Ctrl-C at the keyboard
             if progress:
                 translation.print_notes()
-    return TranslatedLines(translation.texts, translation.at_limit, translation.too_long)
+    return TranslatedLines(translation.texts, translation.at_limit, translation.notes.too_long)
 
 
 class _LineTranslation:
@@ -55,112 +48,72 @@ class _LineTranslation:
 
     Attributes:
         texts: the best translation of each line.
-        at_limit, too_long: numbers of lines from 0, see :class:`TranslatedLines`.
+        at_limit: numbers of lines from 0, see :class:`TranslatedLines`.
+        notes: further numbers of lines.
     """
 
     def __init__(self, settings: TranslateLinesSettings, progress: bool) -> None:
         self._settings = settings
         self._progress = progress
         self._translator = shared.load_translator(settings.model, settings.data)
-        self._limit = shared.source_limit(settings.model, self._translator)
+        limit = shared.source_limit(settings.model, self._translator)
         self._format = shared.LineFormat(self._translator.task, settings.model, settings.search)
-        self._options = shared.term_options(settings)
+        self._options = {"limit": limit, **shared.term_options(settings)}
         if settings.attention_pictures is not None:
             # A picture shows the attention of a whole line.
             self._options["split_sentences"] = False
         else:
             # Refuse a missing library for --split-sentences before the first line.
             self._translator.sources.splitter(settings.split_sentences)
-        self._prefixes = None
-        if settings.prefixes is not None:
-            self._prefixes = read_lines(settings.prefixes)
-        # The results.
+        self._input = InputText(settings, settings.input)
         self.texts: list[str] = []
         self.at_limit: list[int] = []
-        self.too_long: list[int] = []
-        # The facts that the notes tell.
-        self._beginning: list[str] = []  # the first lines, to look for markup
-        self._has_tabs = False
-        self._split_lines: list[int] = []  # numbers of lines of several sentences
-        self._split_note = ""
+        self.notes = LineNotes(limit, settings.split_sentences)
         self._pictures: list[Path] = []
 
     def run(self, file: io.BufferedReader) -> None:
         """Translate all lines of a file."""
         settings = self._settings
+        text = self._input
         config = settings.search.resolved(workers=0)
         # Make one search for all buffers. It moves the progress bar of the current one.
         search = self._translator.searcher(config, on_progress=lambda number: advance(number))
+        tab_note = ""
         for lines in read_buffers(file, settings.input, settings.buffer_size):
-            self._check(lines)
-            request = self._request(lines)
+            begin = len(text.lines)
+            text.add(lines)
+            if self._progress and not tab_note:
+                tab_note = text.tab_note(begin)
+                shared.print_notes(tab_note)
+            # Compare the prefixes with the lines so far, since their total is not known yet.
+            text.check_prefixes(operator.lt, "input has more")
+            numbers = range(begin, len(text.lines))
+            request = text.request(text.lines[begin:], numbers, **self._options)
             sources = self._translator.sources.encode(request)
-            self._split_note = sources.note or self._split_note
+            self.notes.missing_splitter = sources.note or self.notes.missing_splitter
             lengths: list[int] = []
             for source in sources.sentences:
                 lengths += [len(sentence.ids) for sentence in source.sentences]
             label = f"translate {counted(len(lines), 'line')} of up to {max(lengths):,} tokens"
-            with (
-                hidden_progress(settings.no_progress_bar or not self._progress),
-                progress_bar(
-                    label, len(lengths), "lines", shows_waiting=True, only_if_slow=True
-                ) as advance,
-            ):
+            with progress_bar(
+                label, len(lengths), "lines", shows_waiting=True, only_if_slow=True
+            ) as advance:
                 translated = self._translator.answer(sources, config, search)
-            for line, source, window in zip(
-                request.lines, sources.whole, translated.windows, strict=True
+            for number, source, window in zip(
+                numbers, sources.whole, translated.windows, strict=True
             ):
-                self._take(line, source, window.translations)
+                self._take(number, source, window.translations)
             if self._progress:  # show these translations before waiting for more lines
                 sys.stdout.flush()
-        if self._prefixes is not None and len(self._prefixes) > len(self.texts):
-            number = f"input has only {len(self.texts):,}"
-            raise shared.wrong_prefixes(settings.prefixes, self._prefixes, number)
+        text.check_prefixes(operator.gt, f"input has only {len(text.lines):,}")
 
-    def _check(self, lines: Sequence[str]) -> None:
-        """Refuse markup, and tell once that tabs are text."""
-        num_done = len(self.texts)
-        # Look for markup at the beginning, which may arrive line by line.
-        if num_done < MOST_LINES:
-            self._beginning += lines
-            refuse_markup(self._beginning, named_input(self._settings.input))
-        if self._progress and not self._has_tabs:
-            note = shared.tab_note(lines, self._settings.constraints, num_done)
-            self._has_tabs = bool(note)
-            shared.print_notes(note)
-
-    def _request(self, lines: list[str]) -> TranslationRequest:
-        """Return a request for lines, with their prefixes and terms."""
-        begin = len(self.texts)
-        end = begin + len(lines)
-        prefixes = None
-        if self._prefixes is not None:
-            # Compare the prefixes with the lines so far, since their total is not known yet.
-            if len(self._prefixes) < end:
-                raise shared.wrong_prefixes(
-                    self._settings.prefixes, self._prefixes, "input has more"
-                )
-            prefixes = self._prefixes[begin:end]
-        texts, forced = shared.split_terms(lines, self._settings.constraints)
-        numbers = range(begin + 1, end + 1)
-        return TranslationRequest(
-            texts,
-            limit=self._limit,
-            prefixes=prefixes,
-            forced=forced,
-            numbers=numbers,
-            **self._options,
-        )
-
-    def _take(self, line: str, source: SourceSentence, translations: list[Translation]) -> None:
+    def _take(self, number: int, source: SourceSentence, translations: list[Translation]) -> None:
         """Keep the best translation of a line, and print its translations."""
-        number = len(self.texts)
-        if source.parts:
-            self._split_lines.append(number)
+        self.notes.add(number, source)
         # A line that is too long is marked. All other lines get pictures.
-        if self._limit.refuses(source):
-            self.too_long.append(number)
-            if not self._limit.truncate:
+        limit = self.notes.limit
+        if limit.refuses(source):
+            if not limit.truncate:
                 translations = list(map(_untranslated, translations))
         elif self._settings.attention_pictures is not None and source.tokens:
             tokens = translations[0].hypothesis.tokens
@@ -174,17 +127,20 @@ class _LineTranslation:
         if self._progress:
             if number == 0:
                 shared.print_notes(_length_note(self._translator.max_doc_tokens))
-            print("\n".join(self._printed(number, line, source, translations)))
+            print("\n".join(self._printed(number, source, translations)))
 
     def _printed(
-        self, number: int, line: str, source: SourceSentence, translations: list[Translation]
+        self, number: int, source: SourceSentence, translations: list[Translation]
     ) -> list[str]:
         """Return the output lines for an input line, in the format of ``--format``."""
         num_best = self._settings.search.nbest
         if self._settings.format == "json":
-            return [self._format.json(number, line, source, translations)]
+            return [self._format.json(number, self._input.lines[number], source, translations)]
         if self._settings.format == "fairseq":
-            return self._format.of_line(number, source, translations)
+            lines = self._format.source(number, source, source.tokens)
+            for translation in translations:
+                lines += self._format.hypothesis(number, translation)
+            return lines
         if num_best > 1:
             return self._format.nbest(number, translations, num_best)
         return [translations[0].text]
@@ -196,12 +152,10 @@ class _LineTranslation:
             if len(self._pictures) > 1:
                 note += f" to {self._pictures[-1]}"
             shared.print_notes(note)
-        shared.print_notes(shared.too_long_note(self.too_long, self._limit))
-        if self._settings.split_sentences is None:
-            shared.print_notes(shared.split_note(self._split_lines, self._split_note))
+        shared.print_notes(*self.notes.texts())
         if self.at_limit:
             note = shared.limit_note(len(self.at_limit), self._settings.search)
-            shared.print_notes(f"{note} ({shared.named_lines(self.at_limit)})")
+            shared.print_notes(f"{note} ({named_lines(self.at_limit)})")
 
 
 def _check_pictures(folder: Path) -> None:

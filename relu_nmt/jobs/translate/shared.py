@@ -15,7 +15,7 @@ from relu_nmt.config import split_paths
 from relu_nmt.data.data_folder import pair_name
 from relu_nmt.data.documents import DOCUMENT_TAG, SINGLE_SENTENCES, Line
 from relu_nmt.data.translation_batches import least_limit
-from relu_nmt.errors import ConfigError, DataError, counted, printable
+from relu_nmt.errors import ConfigError, printable
 from relu_nmt.io.safe_write import check_writable, write_file
 from relu_nmt.io.text_lines import read_lines
 from relu_nmt.jobs.translate.settings import (
@@ -35,11 +35,8 @@ from relu_nmt.translation.search.shortlist import Shortlist
 from relu_nmt.translation.search.translations import SourceLimit, SourceSentence, Translation
 from relu_nmt.translation.task import ESCAPED_UNK, TranslationTask
 from relu_nmt.translator import Translator
-from relu_nmt.translator.attention_maps import checked_place, single_model
+from relu_nmt.translator.attention_maps import checked_place
 from relu_nmt.translator.models import load_models
-
-MOST_NAMED = 10
-"""Most line numbers in one note."""
 
 
 def load_translator(options: ModelOptions, data: str | None = None) -> Translator:
@@ -92,25 +89,16 @@ class LineFormat:
         self._join_subwords = model.post_process is not None
         self._print_alignment = search.print_alignment is not None
 
-    def of_line(
-        self, number: int, source: SourceSentence, translations: Sequence[Translation]
-    ) -> list[str]:
-        """Return the ``S-`` line, a ``C-`` line for each forced term, and the hypothesis lines."""
-        lines = [self._source(number, source.tokens)]
+    def source(self, number: int, source: SourceSentence, tokens: list[str]) -> list[str]:
+        """Return the ``S-`` line, a ``C-`` line for each forced term, and a reference's ``T-``."""
+        task = self._task
+        symbols_of = task.target_dictionary.symbols_of
+        lines = [f"S-{number}\t{self._joined(tokens, task.source_text)}"]
         if source.forced is not None:
             for term in source.forced.terms:
-                tokens = self._task.target_dictionary.symbols_of(term)
-                lines.append(f"C-{number}\t{self._joined(tokens, self._task.target_text)}")
-        for translation in translations:
-            lines += self.hypothesis(number, translation)
-        return lines
-
-    def of_split(self, number: int, source: SourceSentence) -> list[str]:
-        """Return the ``S-`` line and, with a reference, the ``T-`` line."""
-        task = self._task
-        lines = [self._source(number, task.source_dictionary.symbols_of(source.ids))]
+                lines.append(f"C-{number}\t{self._joined(symbols_of(term), task.target_text)}")
         if source.reference is not None:
-            reference = task.target_dictionary.symbols_of(source.reference, ESCAPED_UNK)
+            reference = symbols_of(source.reference, ESCAPED_UNK)
             lines.append(f"T-{number}\t{self._joined(reference, task.target_text)}")
         return lines
 
@@ -161,9 +149,6 @@ class LineFormat:
     def _text(self, number: int, translation: Translation) -> str:
         return f"D-{number}\t{translation.score / math.log(2)}\t{translation.text}"
 
-    def _source(self, number: int, tokens: list[str]) -> str:
-        return f"S-{number}\t{self._joined(tokens, self._task.source_text)}"
-
     def _joined(self, tokens: list[str], pipeline: TextPipeline) -> str:
         if self._join_subwords:
             tokens = pipeline.join_words(tokens)
@@ -182,7 +167,7 @@ class AttentionReport:
         self._targets: list[np.ndarray] = []
         if options.print_attention is not None:
             slot = AttentionPlace.parse(options.print_attention)
-            self._place = checked_place(single_model(translator.ensemble), slot)
+            self._place = checked_place(translator.ensemble, slot)
         # Make the statistics now: models without weights or memories are an error at the start.
         for flag, path, statistics in (
             ("--attention-stats", options.attention_stats, AttentionStatistics),
@@ -237,24 +222,14 @@ def banned_options(settings: BannedTermOptions) -> dict[str, Any]:
     }
 
 
-def split_terms(lines: list[str], constraints: str | None) -> tuple[list[str], list[list[str]]]:
-    """Return lines and the terms behind their tabs. Without ``--constraints`` a tab is text."""
-    if constraints is None:
-        return lines, [[] for _ in lines]
-    fields = [line.split("\t") for line in lines]
-    return [text for text, *_ in fields], [terms for _, *terms in fields]
-
-
-def tab_note(lines: Sequence[str], constraints: str | None, first: int = 0) -> str:
-    """Return a note on tabs that are translated as text, or an empty text."""
-    # Ignore tabs at both ends of a line, which are white space.
-    numbers = [number for number, line in enumerate(lines, first) if "\t" in line.strip()]
-    if constraints is not None or not numbers:
-        return ""
-    return (
-        f"NOTE: {named_lines(numbers)}: what stands behind a tab is translated as text; "
-        "--constraints makes it terms that the translation must have"
-    )
+def source_limit(options: ModelOptions, translator: Translator) -> SourceLimit:
+    """Return the longest source to translate, and whether longer ones are cut or left out."""
+    separators = translator.task.separators
+    sentence_limit = translator.ensemble.max_source_sentence_positions
+    if sentence_limit is not None and separators is not None:
+        sentence_limit += separators.alone  # </s> follows the separator of the last sentence
+    limits = (options.max_source_length, translator.max_source_positions, sentence_limit)
+    return SourceLimit(least_limit(limits), options.truncate_source, separators)
 
 
 def limit_note(number: int, config: GenerationConfig) -> str:
@@ -267,54 +242,6 @@ def limit_note(number: int, config: GenerationConfig) -> str:
         f"+ {b} tokens, or what the model can write) and may be cut off; "
         "--max-len-a and --max-len-b change it"
     )
-
-
-def source_limit(options: ModelOptions, translator: Translator) -> SourceLimit:
-    """Return the longest source to translate, and whether longer ones are cut or left out."""
-    separators = translator.task.separators
-    sentence_limit = translator.ensemble.max_source_sentence_positions
-    if sentence_limit is not None and separators is not None:
-        sentence_limit += separators.alone  # </s> follows the separator of the last sentence
-    limits = (options.max_source_length, translator.max_source_positions, sentence_limit)
-    return SourceLimit(least_limit(limits), options.truncate_source, separators)
-
-
-def too_long_note(numbers: Sequence[int], limit: SourceLimit) -> str:
-    """Return a note on the lines that are too long, by their numbers from 0, or an empty text."""
-    if not numbers:
-        return ""
-    done = "their translation is empty"
-    if limit.truncate:
-        done = "only their beginning is translated"
-    return (
-        f"NOTE: {counted(len(numbers), 'line')} of more than {limit.tokens} tokens: {done} "
-        f"({named_lines(numbers)})"
-    )
-
-
-def split_note(numbers: Sequence[int], note: str) -> str:
-    """Return a note on lines that were cut into sentences by default. Without any: ``note``."""
-    if not numbers:
-        return note
-    return (
-        f"NOTE: {counted(len(numbers), 'line')} of several sentences, which are translated one by "
-        f"one as in training ({named_lines(numbers)}); --no-split-sentences keeps lines whole"
-    )
-
-
-def named_lines(numbers: Sequence[int]) -> str:
-    """Return the words for line numbers, which count from 0 here and from 1 in the text.
-
-    Example:
-        >>> named_lines([0, 4]), named_lines([2])
-        ('lines 1, 5', 'line 3')
-    """
-    text = ", ".join(map(str, np.add(numbers[:MOST_NAMED], 1)))
-    if len(numbers) > MOST_NAMED:
-        text += f" and {len(numbers) - MOST_NAMED:,} more"
-    if len(numbers) == 1:
-        return f"line {text}"
-    return f"lines {text}"
 
 
 def length_note(max_doc_tokens: int | None, trained: int, has_documents: bool = True) -> str:
@@ -360,33 +287,20 @@ def documents_text(
     documents: Sequence[Sequence[Line]], separator: str, path: str
 ) -> tuple[str, list[str]]:
     """Return the documents as text, and notes on empty lines that the text leaves out."""
-    texts: list[str] = []
-    num_lines = num_empty_lines = num_empty_documents = 0
-    for document in documents:
-        lines = [line.text for line in document]
-        filled = list(filter(str.strip, lines))
-        if separator == "tag":
-            texts.append("\n".join([DOCUMENT_TAG, *lines, ""]))
-        elif filled:  # leave out empty lines, each of which would end the document
-            texts.append("\n".join([*filled, ""]))
-        num_lines += len(lines)
-        num_empty_lines += len(lines) - len(filled)
-        num_empty_documents += not filled
+    lines = [[line.text for line in document] for document in documents]
     if separator == "tag":
-        return "".join(texts), []
+        return "".join("\n".join([DOCUMENT_TAG, *texts, ""]) for texts in lines), []
+    # Leave out empty lines, each of which would end the document.
+    filled = [list(filter(str.strip, texts)) for texts in lines]
+    num_lines = sum(map(len, lines))
+    num_empty = num_lines - sum(map(len, filled))
+    num_empty_documents = filled.count([])
     # Count a document that is one empty line as a document, not as a line.
     shares: list[str] = []
-    if num_empty_lines > num_empty_documents:
-        shares.append(f"{share(num_empty_lines, num_lines)} lines")
+    if num_empty > num_empty_documents:
+        shares.append(f"{share(num_empty, num_lines)} lines")
     if num_empty_documents:
         shares.append(f"{share(num_empty_documents, len(documents))} documents")
     ending = f"have an empty translation and are not in {path}; --output-separator tag keeps them"
-    return "\n".join(texts), [f"NOTE: {part} {ending}" for part in shares]
-
-
-def wrong_prefixes(path: str | None, prefixes: list[str], lines: str) -> DataError:
-    """Return the error for a file whose number of prefixes is not the number of lines."""
-    return DataError(
-        f"--prefixes {path}: {counted(len(prefixes), 'line')}, but the {lines}; give one for each, "
-        "empty for none"
-    )
+    text = "\n".join("\n".join([*texts, ""]) for texts in filled if texts)
+    return text, [f"NOTE: {part} {ending}" for part in shares]

@@ -133,13 +133,13 @@ class _Run:
         self._first = 0
         if settings.num_shards > 1:
             before, self._split = self._split.cut(settings.shard_id, settings.num_shards)
-            self._first = len(self._plan(before)) if len(before) else 0
+            if len(before):
+                self._first = len(self._planned(before)[-1])
         self._scorer = None
         if self._split.target is not None and not self._config.score_reference:
             # Make the scorer now: an error in references or metric ends the run at its start.
             self._scorer = SplitScorer(self._task, self._split, settings.score)
-        self._document_sizes = self._document_sizes_of(self._split)
-        self._sizes = self._sizes_of(self._split)
+        self._sizes, self._document_sizes, self._groups = self._planned(self._split)
         # Check the output files before the translation begins.
         for flag in ("output", "results"):
             check_writable(f"--{flag}", getattr(settings, flag))
@@ -160,38 +160,32 @@ class _Run:
             return ""  # a model of sentences translates sentences
         return shared.length_note(limit, trained, is_divided)
 
-    def _document_sizes_of(self, split: Split) -> np.ndarray:
-        """Return the sentences of each document, int [documents]. Without documents: ones."""
-        if not self._has_documents:
-            return np.ones(len(split), dtype=np.int64)
-        return split.require_documents("--max-doc-tokens", self._windows.max_doc_tokens)
-
     @property
     def _counts_source_only(self) -> bool:
         """True if only source tokens count toward the limit. Scored references count, too."""
         return self._settings.count_source_only or not self._config.score_reference
 
-    def _sizes_of(self, split: Split) -> np.ndarray:
-        """Return the tokens of each sentence that count toward the window's limit, int [N]."""
-        target_sizes = None if self._counts_source_only else split.target_sizes
-        return longer_side(split.source_sizes, target_sizes)
-
-    def _plan(self, split: Split) -> Groups:
-        sizes = self._sizes_of(split)
+    def _planned(self, split: Split) -> tuple[np.ndarray, np.ndarray, Groups]:
+        """Return the tokens of each sentence, the sentences of each document, and the groups."""
         windows = self._windows
-        counts = self._document_sizes_of(split)
-        return plan_groups(sizes, counts, windows.max_doc_tokens, windows.window_overlap)
+        # Without documents, each sentence is one.
+        document_sizes = np.ones(len(split), dtype=np.int64)
+        if self._has_documents:
+            document_sizes = split.require_documents("--max-doc-tokens", windows.max_doc_tokens)
+        target_sizes = None if self._counts_source_only else split.target_sizes
+        sizes = longer_side(split.source_sizes, target_sizes)
+        groups = plan_groups(sizes, document_sizes, windows.max_doc_tokens, windows.window_overlap)
+        return sizes, document_sizes, groups
 
     def run(self, progress: bool) -> SplitTranslation:
         """Translate everything, and return the result."""
         result = self.result
         note = self._over_long()
-        groups = self._plan(self._split)
         unit = "sentences"
         if self._has_documents:
             unit = "groups"
             max_doc_tokens = self._windows.max_doc_tokens
-            result.lengths = describe_lengths(groups, max_doc_tokens, keep_over_long=True)
+            result.lengths = describe_lengths(self._groups, max_doc_tokens, keep_over_long=True)
         else:
             self._print(note)
         if self._settings.results is not None:
@@ -200,11 +194,10 @@ class _Run:
         label = f"translate {self._split.name}"
         with (
             hidden_progress(self._settings.no_progress_bar or not progress),
-            progress_bar(label, len(groups), unit, shows_waiting=True) as advance,
+            progress_bar(label, len(self._groups), unit, shows_waiting=True) as advance,
         ):
             search = self._translator.searcher(self._config, self._first, advance)
-            for documents, numbers in _document_ranges(self._document_sizes):
-                counts = self._document_sizes[documents.start : documents.stop]
+            for numbers, counts in _parts(self._document_sizes):
                 sources = self._sources(numbers, counts)
                 # Measure the translation alone, without reading and printing.
                 started = time.perf_counter()
@@ -272,7 +265,8 @@ class _Run:
         for group in translated.windows:
             if not self._settings.quiet:
                 number = self._first + len(result.groups)
-                lines = self._lines.of_split(number, group.source)
+                tokens = self._task.source_dictionary.symbols_of(group.source.ids)
+                lines = self._lines.source(number, group.source, tokens)
                 for translation in group.translations:
                     lines += self._lines.hypothesis(number, translation)
                     lines += self._attention.lines(number, group.source, translation)
@@ -424,13 +418,13 @@ def aligned_sentences(documents: TranslatedDocuments, first: int) -> list[Aligne
     return aligned
 
 
-def _document_ranges(counts: np.ndarray) -> Iterator[tuple[range, range]]:
-    """Yield ranges of documents and of their sentences, to read together."""
+def _parts(document_sizes: np.ndarray) -> Iterator[tuple[range, np.ndarray]]:
+    """Yield parts to read together: the numbers of the sentences, and the documents' sizes."""
     document = 0
     first = 0
-    ends = np.cumsum(counts).tolist()
+    ends = np.cumsum(document_sizes).tolist()
     for number, end in enumerate(ends, 1):
-        if end - first >= MAX_SENTENCES or number == len(counts):
-            yield range(document, number), range(first, end)
+        if end - first >= MAX_SENTENCES or number == len(ends):
+            yield range(first, end), document_sizes[document:number]
             document = number
             first = end
