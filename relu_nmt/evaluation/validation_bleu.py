@@ -14,7 +14,7 @@ from relu_nmt.evaluation.metrics import Score, ScoringConfig
 from relu_nmt.io.work import progress_bar
 from relu_nmt.training.distributed import ProcessGroup
 from relu_nmt.translation.search.generator import Generator
-from relu_nmt.translation.search.translations import SourceSentence
+from relu_nmt.translation.search.translations import SourceLimit, SourceSentence
 from relu_nmt.translation.task import TranslationTask
 
 SAMPLES = 3
@@ -100,10 +100,7 @@ class ValidationBleu:
         sources = []
         for number in numbers:
             ids, _ = self.split.joined(self.groups.sentences(number))
-            # A source that is too long keeps its end symbol only.
-            if self.longest is not None and len(ids) > self.longest:
-                ids = ids[-1:]
-            sources.append(SourceSentence(ids))
+            sources.append(SourceLimit(self.longest).applied(SourceSentence(ids)))
         unit = "groups" if self.of_documents else "sentences"
         label = f"BLEU: translate {self.split.name}"
         with progress_bar(

@@ -128,7 +128,8 @@ def _joined_lines(
         if blank:
             results += [""] * len(list(run))
         else:
-            results += _joined(*next(translations), language)
+            sentences, numbers = next(translations)
+            results += _joined(sentences, numbers, language)
     return results
 
 

@@ -200,13 +200,11 @@ def _files_of(folder: Path, left_out: Path) -> list[Path]:
     def refuse(error: OSError) -> None:
         raise DataError(f"{error.filename}: cannot read it: {error.strerror}") from error
 
+    hidden = os.path.realpath(left_out)
     paths = []
     for parent, folders, names in os.walk(folder, onerror=refuse):
-        for name in sorted(folders):
-            is_left_out = os.path.realpath(Path(parent, name)) == os.path.realpath(left_out)
-            if name.startswith(".") or is_left_out:
-                folders.remove(name)
-        folders.sort()
+        visible = [Path(parent, name) for name in sorted(folders) if not name.startswith(".")]
+        folders[:] = [path.name for path in visible if os.path.realpath(path) != hidden]
         for name in sorted(names):
             if not name.startswith(".") and Path(parent, name).is_file():
                 paths.append(Path(parent, name))

@@ -4,8 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from relu_nmt.errors import DataError, counted
 from relu_nmt.io.plain_text import MOST_LINES, refuse_markup
 from relu_nmt.io.text_lines import named_input, read_lines
@@ -133,7 +131,7 @@ def named_lines(numbers: Sequence[int]) -> str:
         >>> named_lines([0, 4]), named_lines([2])
         ('lines 1, 5', 'line 3')
     """
-    text = ", ".join(map(str, np.add(numbers[:MOST_NAMED], 1)))
+    text = ", ".join(str(number + 1) for number in numbers[:MOST_NAMED])
     if len(numbers) > MOST_NAMED:
         text += f" and {len(numbers) - MOST_NAMED:,} more"
     if len(numbers) == 1:
