@@ -8,6 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager, suppress
@@ -86,18 +87,34 @@ def standard_input() -> Any:
         return sys.stdin.buffer
 
 
-def handle_stop_signals(handler: Callable[[int, FrameType | None], Any]) -> dict[int, Any]:
-    """Let ``handler`` receive STOP_SIGNALS, except those that the user ignores (nohup).
+@contextmanager
+def noting_signals(second_interrupts: bool = True) -> Iterator[list[int]]:
+    """Yield a list that records STOP_SIGNALS, except those that the user ignores (nohup).
 
-    SIGINT is received even if it is ignored: a shell ignores it for every command that a script
-    starts with ``&``. That is about the terminal's Ctrl-C, not about ``kill -INT``. Return the
-    previous handlers by signal, for ``signal.signal``.
+    SIGINT is recorded even if it is ignored: a shell ignores it for every command that a script
+    starts with ``&``. That is about the terminal's Ctrl-C, not about ``kill -INT``. Only the main
+    thread receives signals.
+
+    Args:
+        second_interrupts: let a second SIGINT raise KeyboardInterrupt.
     """
-    handlers: dict[int, Any] = {}
-    for number in STOP_SIGNALS:
-        if number == signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN:
-            handlers[number] = signal.signal(number, handler)
-    return handlers
+    received: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if second_interrupts and number == signal.SIGINT and signal.SIGINT in received[-1:]:
+            raise KeyboardInterrupt
+        received.append(number)
+
+    in_main = threading.current_thread() is threading.main_thread()
+    earlier_handlers: dict[signal.Signals, Any] = {}
+    try:
+        for number in STOP_SIGNALS if in_main else ():
+            if number == signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN:
+                earlier_handlers[number] = signal.signal(number, note)
+        yield received
+    finally:
+        for number, handler in earlier_handlers.items():
+            signal.signal(number, handler)
 
 
 def available_cores(quota_file: str = "/sys/fs/cgroup/cpu.max") -> int:

@@ -9,17 +9,14 @@ import ctypes
 import gc
 import importlib
 import os
-import signal
 import socket
 import sys
-import threading
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
@@ -28,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from relu_nmt.errors import ConfigError, TrainingError
-from relu_nmt.io.process import BETWEEN_LOOKS, handle_stop_signals
+from relu_nmt.io.process import BETWEEN_LOOKS
 from relu_nmt.training.config import ALLOW_UNUSED, FULLY_SHARDED
 
 if TYPE_CHECKING:  # importing them takes as long as torch, so only sharded training does
@@ -218,25 +215,6 @@ def _answers(host: str, port: int) -> bool:
     with suppress(OSError), socket.create_connection((host, port), timeout=QUIET_WAITING):
         return True
     return False
-
-
-@contextmanager
-def noting_signals() -> Iterator[list[int]]:
-    """Yield a list that records STOP_SIGNALS. A second SIGINT interrupts at once."""
-    received: list[int] = []
-
-    def note(number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGINT and signal.SIGINT in received[-1:]:
-            raise KeyboardInterrupt
-        received.append(number)
-
-    in_main = threading.current_thread() is threading.main_thread()
-    old = handle_stop_signals(note) if in_main else {}
-    try:
-        yield received
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
 
 
 def shard(objective: nn.Module, device: torch.device, mesh: "DeviceMesh") -> nn.Module:

@@ -12,10 +12,11 @@ import torch
 from torch import nn
 
 from relu_nmt.errors import DataError, TrainingError
+from relu_nmt.io.process import noting_signals
 from relu_nmt.training import validation
 from relu_nmt.training.batches import Batch, TrainingData, batches_of_process, load_ahead
 from relu_nmt.training.config import TrainerConfig
-from relu_nmt.training.distributed import LOST_PEER, ProcessGroup, is_sharded, noting_signals
+from relu_nmt.training.distributed import LOST_PEER, ProcessGroup, is_sharded
 from relu_nmt.training.log import Meters, TrainingLog
 from relu_nmt.training.preflight import check_before_start
 from relu_nmt.training.save_dir import CheckpointFolder, TrainingResult, entry

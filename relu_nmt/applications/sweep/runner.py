@@ -1,6 +1,7 @@
 """Run the steps of a sweep, each of them once and several at a time, even if some steps fail.
 
-A step runs as a process of this machine, or as a job of a cluster. A job runs a sweep of one step.
+A step is a :class:`StepJob`. It runs in a thread of the sweep, or as a job of a cluster. submitit's
+executor for this machine kills a job one second after Ctrl-C, before a training is saved.
 """
 
 import os
@@ -8,12 +9,12 @@ import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
-from types import FrameType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from relu_nmt.applications.sweep import steps
@@ -25,14 +26,13 @@ from relu_nmt.io.process import (
     MAXRSS_UNIT,
     SIGNAL_EXIT_CODE,
     describe_environment,
-    handle_stop_signals,
+    noting_signals,
 )
 from relu_nmt.io.safe_write import acquire_lock
 from relu_nmt.io.work import Submit, cluster_queue, result_of
 from relu_nmt.training.save_dir import TrainingResult
 
 if TYPE_CHECKING:
-    from submitit import Job
     from submitit.helpers import DelayedSubmission
 
 POLL_SECONDS = 0.2
@@ -42,35 +42,140 @@ JOBS_FOLDER = "jobs"
 
 
 @dataclass(eq=False)
+class StepJob:
+    """The work of a step: its commands in order, with a log and a state."""
+
+    step: Step
+    config: JobsConfig
+    environment: dict[str, Any]  # machine and versions, stored with the step
+    signals: list[int] = field(default_factory=list)  # stop signals received so far
+    index: int = 0  # index among the running steps, see :meth:`JobsConfig.environment`
+    process: subprocess.Popen[bytes] | None = None  # process of the present command
+
+    def run(self, lock: int) -> None:
+        """Run the commands, store the end of the step, and give its lock back."""
+        try:
+            begun = time.monotonic()
+            step = self._begin()
+            exit_code = 0
+            status = steps.DONE
+            log_file = step.path(".log")
+            with reporting(f"{log_file}: cannot be written"):
+                # A training that continues appends to its log.
+                log = open(log_file, "ab" if step.is_training else "wb")  # noqa: SIM115
+            with log:
+                for command in step.commands:
+                    if self.signals:
+                        status = steps.STARTED
+                        break
+                    exit_code, memory = self._execute(command, lock, log)
+                    step = replace(step, peak_memory=max(step.peak_memory, memory))
+                    if exit_code != 0:
+                        status = steps.STARTED if self.signals else steps.FAILED
+                        break
+            # A stopped step stays open. A failed step gets the reason.
+            if status == steps.FAILED:
+                step = replace(step, note=last_line(log_file))
+                with suppress(DataError):  # a crash before the first results
+                    if step.is_training and TrainingResult.load(step.checkpoints).diverged:
+                        status = steps.DIVERGED
+            if status != steps.STARTED:
+                seconds = time.monotonic() - begun
+                step = replace(step, status=status, seconds=seconds, exit_code=exit_code)
+            step.write()
+        finally:
+            # Another sweep may take the lock now that the end is stored.
+            os.close(lock)
+
+    def _begin(self) -> Step:
+        """Store the step as begun, and return it."""
+        earlier = self.step.stored()
+        variables = self.config.environment(self.index)
+        environment = dict(self.environment)
+        for name in ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES"):
+            if name in variables:
+                environment[name] = variables[name]
+        # A training that continues keeps its peak memory.
+        continues = self.step.is_training and earlier.commands == self.step.commands
+        step = replace(
+            self.step,
+            status=steps.STARTED,
+            started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            peak_memory=earlier.peak_memory if continues else 0,
+            environment=environment,
+        )
+        step.write()
+        return step
+
+    def _execute(self, command: Command, lock: int, log: BinaryIO) -> tuple[int, int]:
+        """Run a command. Return its exit code and its peak memory in bytes."""
+        log.write(f"$ {shlex.join(shown_command(command))}\n".encode())
+        log.flush()
+        self.process = process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=self.config.environment(self.index),
+            # Ctrl-C reaches only the sweep, and the sweep passes it on once.
+            start_new_session=True,
+            # The command also holds the lock, since it may outlive a sweep that is killed.
+            pass_fds=[lock],
+        )
+        num_passed_on = 0
+        while True:
+            pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+            if pid != 0:
+                self.process = None
+                process.returncode = os.waitstatus_to_exitcode(status)
+                return process.returncode, usage.ru_maxrss * MAXRSS_UNIT
+            if len(self.signals) > num_passed_on:
+                num_passed_on = len(self.signals)
+                # The first signal lets a training save a checkpoint. A second one kills.
+                number = signal.SIGTERM if num_passed_on == 1 else signal.SIGKILL
+                # Popen.send_signal might reap the command, and lose its exit code and memory.
+                os.kill(process.pid, number)
+            time.sleep(POLL_SECONDS)
+
+    def __call__(self) -> None:
+        """Run as a job of a cluster, as soon as the lock is free, unless the step is finished."""
+        self.environment = describe_environment(gpu_names())
+        self.config = replace(self.config, jobs=1)  # all cores of the job are for this step
+        with noting_signals(second_interrupts=False) as self.signals:
+            while not self.signals:
+                lock = acquire_lock(self.step.path(".lock"))
+                if lock is not None:
+                    if self.step.finished() is None:
+                        self.run(lock)
+                    break
+                time.sleep(RETRY_LOCK_SECONDS)
+
+    def checkpoint(self) -> "DelayedSubmission":
+        """Save a checkpoint for submitit. Return the work that continues in another job."""
+        from submitit.helpers import DelayedSubmission
+
+        if self.process is not None:
+            os.kill(self.process.pid, signal.SIGTERM)
+            os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
+        return DelayedSubmission(StepJob(self.step, self.config, {}))
+
+
+@dataclass(eq=False)
 class Task:
     """A step in a run of the sweep."""
 
     step: Step  # pending until it has ended, then as it is stored
     not_before: float = 0.0  # monotonic time before which a locked step is not tried again
     begun: float | None = None  # monotonic time of its beginning, while it runs
-    index: int = 0  # index among the running processes, see :meth:`JobsConfig.environment`
-    process: subprocess.Popen[bytes] | None = None  # process of the present command
-    job: "Job[int | None] | None" = None  # the job, on a cluster
-    is_ending: bool = False  # whether it was asked to end
-
-    def ask_to_end(self) -> None:
-        """Ask a running step once to end, so that its training saves a checkpoint."""
-        if self.is_ending:
-            return
-        self.is_ending = True
-        if self.process is not None:
-            # Popen.terminate would reap a command that has just ended, and lose its exit code.
-            os.kill(self.process.pid, signal.SIGTERM)
-        elif self.job is not None:
-            self.job.cancel()
+    index: int = 0  # index among the running steps
+    job: Any = None  # while it runs: the Future of a thread, or a job of a cluster
 
 
 class StepRunner:
     """A runner of steps. The training of a model runs before its evaluations.
 
     On a cluster, the jobs hold the locks and write logs and states, so that sweeps on and off the
-    cluster may share a folder. ``signal`` is the number of the signal that stopped the run, if any.
-    A runner of one step is the work of a job, see :mod:`relu_nmt.io.work`.
+    cluster may share a folder.
     """
 
     def __init__(
@@ -83,10 +188,7 @@ class StepRunner:
         progress: bool = True,
     ) -> None:
         self.tasks = list(map(Task, planned))
-        self.signal: int | None = None
-        self._kill = False
-        # The remaining work of each running step. It yields while the step waits.
-        self._running: dict[Task, Iterator[None]] = {}
+        self.signals: list[int] = []  # stop signals received so far
         self._config = config
         self._progress = progress
         self._environment = environment
@@ -105,54 +207,48 @@ class StepRunner:
     @property
     def exit_code(self) -> int:
         """Exit code of the command: 0, 1 if a step failed, or 128 plus the signal number."""
-        if self.signal is not None:
-            return SIGNAL_EXIT_CODE + self.signal
+        if self.signals:
+            return SIGNAL_EXIT_CODE + self.signals[-1]
         return int(self.failed > 0)
 
     def run(self, after_step: Callable[[], object]) -> None:
         """Run all steps that are not done. Call ``after_step`` when the results have changed."""
         self._after_step = after_step
+        left = len(self._open())
+        done = sum(task.step.status in steps.FINAL for task in self.tasks)
         # Catch signals, so that trainings can save a checkpoint.
-        before = handle_stop_signals(self._note_signal)
-        try:
-            left = len(self._open())
-            done = sum(task.step.status in steps.FINAL for task in self.tasks)
+        with (
+            noting_signals(second_interrupts=False) as self.signals,
+            ThreadPoolExecutor(self._config.jobs) as self._threads,
+        ):
             self.say(f"{left} steps to do, {done} done before, {self._config.jobs} at once")
-            has_reported_waiting = False
-            while self._running or (self._open() and self.signal is None):
-                for work in list(self._running.values()):
-                    next(work, None)
-                for task in self._ready():
-                    # The training of this model may just have diverged.
-                    is_pending = task.step.status == steps.PENDING and self.signal is None
-                    if is_pending and len(self._running) < self._config.jobs:
-                        self._start(task)
-                waiting = [task for task in self._open() if task.not_before]
-                if waiting and not self._running and not has_reported_waiting:
-                    has_reported_waiting = True
-                    self.say(f"{waiting[0].step}: another sweep is at it; waiting (Ctrl-C stops)")
+            try:
+                self._run_until_signal()
+            except BaseException:  # an error of the sweep itself
+                self.signals.append(signal.SIGTERM)
+                raise
+            finally:
+                if self._submit is not None:  # threads look at the signals themselves
+                    for task in self._running():
+                        task.job.cancel()
+            while self._running():
+                self._finish_ended()
                 time.sleep(POLL_SECONDS)
-        finally:
-            for task in self._running:  # after an error of the sweep itself
-                task.ask_to_end()
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
-    def __call__(self) -> int | None:
-        """Run the step as a job of a cluster. Return the number of the signal that stopped it."""
-        self._environment = describe_environment(gpu_names())
-        self.run(lambda: None)
-        return self.signal
-
-    def checkpoint(self) -> "DelayedSubmission":
-        """Save a checkpoint for submitit. Return the work that continues in another job."""
-        from submitit.helpers import DelayedSubmission
-
-        for task in self._running:
-            task.ask_to_end()
-            if task.process is not None:
-                os.waitid(os.P_PID, task.process.pid, os.WEXITED | os.WNOWAIT)
-        return DelayedSubmission(StepRunner([task.step for task in self.tasks], self._config, {}))
+    def _run_until_signal(self) -> None:
+        has_reported_waiting = False
+        while not self.signals and (self._running() or self._open()):
+            self._finish_ended()
+            for task in self._ready():
+                # The training of this model may just have diverged.
+                is_pending = task.step.status == steps.PENDING and not self.signals
+                if is_pending and len(self._running()) < self._config.jobs:
+                    self._start(task)
+            waiting = [task for task in self._open() if task.not_before]
+            if waiting and not self._running() and not has_reported_waiting:
+                has_reported_waiting = True
+                self.say(f"{waiting[0].step}: another sweep is at it; waiting (Ctrl-C stops)")
+            time.sleep(POLL_SECONDS)
 
     def say(self, text: str) -> None:
         """Print an event, with the time left."""
@@ -190,15 +286,13 @@ class StepRunner:
             return "time left unknown"
         return f"{word} {in_words(total / min(self._config.jobs, len(pending)))} left"
 
-    def _note_signal(self, number: int, frame: FrameType | None) -> None:
-        # Let the main loop act on the signal, since a command may be starting or ending here.
-        self._kill = self.signal is not None
-        self.signal = number
-
     # ------------------------------------------------------------------- which step is next
 
+    def _running(self) -> list[Task]:
+        return [task for task in self.tasks if task.job is not None]
+
     def _open(self) -> list[Task]:
-        return [t for t in self.tasks if t.step.status == steps.PENDING and t not in self._running]
+        return [t for t in self.tasks if t.step.status == steps.PENDING and t.job is None]
 
     def _ready(self) -> list[Task]:
         """Return the steps that may begin now. Evaluations come first, as they give results."""
@@ -234,164 +328,55 @@ class StepRunner:
 
     def _start(self, task: Task) -> None:
         """Start a step, unless another sweep runs it or has finished it."""
-        # On a cluster, the job takes the lock itself.
-        lock = None
-        if self._submit is None:
-            lock = acquire_lock(task.step.path(".lock"))
-            if lock is None:
-                task.not_before = time.monotonic() + RETRY_LOCK_SECONDS
-                return
+        step = task.step
+        lock = acquire_lock(step.path(".lock"))
+        if lock is None:
+            task.not_before = time.monotonic() + RETRY_LOCK_SECONDS
+            return
         if self._is_done(task):
-            if lock is not None:
-                os.close(lock)
-            self.say(f"{task.step}: done by another sweep")
-            self._delete_checkpoints(task.step)
+            os.close(lock)
+            self.say(f"{step}: done by another sweep")
+            self._delete_checkpoints(step)
             return
         task.begun = time.monotonic()
-        task.is_ending = False
-        work = self._run_job(task) if lock is None else self._run_here(task, lock)
-        self._running[task] = work
-        next(work, None)  # until it waits for the first time
-
-    def _run_here(self, task: Task, lock: int) -> Iterator[None]:
-        """Run the commands of a step on this machine. Yield while a command runs."""
-        try:
-            step = self._begin(task)
-            exit_code = 0
-            status = steps.DONE
-            log_file = step.path(".log")
-            with reporting(f"{log_file}: cannot be written"):
-                # A training that continues appends to its log.
-                log = open(log_file, "ab" if step.is_training else "wb")  # noqa: SIM115
-            with log:
-                self.say(f"{step}: begins")
-                for number, command in enumerate(step.commands):
-                    if number and self.signal is not None:
-                        status = steps.STARTED
-                        break
-                    exit_code, memory = yield from self._execute(task, command, lock, log)
-                    step = replace(step, peak_memory=max(step.peak_memory, memory))
-                    if exit_code != 0:
-                        status = steps.STARTED if self.signal is not None else steps.FAILED
-                        break
-            seconds = self._leave(task)
-            # A stopped step stays open. A failed step gets the reason.
-            if status == steps.FAILED:
-                step = replace(step, note=last_line(log_file))
-                with suppress(DataError):  # a crash before the first results
-                    if step.is_training and TrainingResult.load(step.checkpoints).diverged:
-                        status = steps.DIVERGED
-            if status != steps.STARTED:
-                step = replace(step, status=status, seconds=seconds, exit_code=exit_code)
-            step.write()
-        finally:
-            # Another sweep may take the lock now that the end is stored.
-            os.close(lock)
-        if status == steps.STARTED:
-            self.say(f"{step}: stopped after {in_words(seconds)}")
+        task.index = min(set(range(self._config.jobs)) - {t.index for t in self._running()})
+        work = StepJob(step, self._config, self._environment, self.signals, task.index)
+        if self._submit is None:
+            task.job = self._threads.submit(work.run, lock)
+            self.say(f"{step}: begins")
         else:
-            self._conclude(task, step)
+            os.close(lock)  # the job takes it
+            task.job = self._submit(work, str(step))
+            self.say(f"{step}: job {task.job.job_id}")
 
-    def _begin(self, task: Task) -> Step:
-        """Give a step the lowest free index. Store the step as begun, and return it."""
-        step = task.step
-        earlier = task.step.stored()
-        taken_indices = {other.index for other in self._running if other is not task}
-        task.index = min(set(range(self._config.jobs)) - taken_indices)
-        variables = self._config.environment(task.index)
-        environment = dict(self._environment)
-        for name in ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES"):
-            if name in variables:
-                environment[name] = variables[name]
-        # A training that continues keeps its peak memory.
-        continues = step.is_training and earlier.commands == step.commands
-        step = replace(
-            step,
-            status=steps.STARTED,
-            started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-            peak_memory=earlier.peak_memory if continues else 0,
-            environment=environment,
-        )
-        step.write()
-        return step
+    def _finish_ended(self) -> None:
+        for task in self._running():
+            if task.job.done():
+                self._finish(task)
 
-    def _execute(
-        self, task: Task, command: Command, lock: int, log: BinaryIO
-    ) -> Generator[None, None, tuple[int, int]]:
-        """Yield until a command has ended. Return its exit code and its peak memory in bytes."""
-        log.write(f"$ {shlex.join(shown_command(command))}\n".encode())
-        log.flush()
-        task.process = process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=self._config.environment(task.index),
-            # Ctrl-C reaches only the sweep, and the sweep passes it on once.
-            start_new_session=True,
-            # The command also holds the lock, since it may outlive a sweep that is killed.
-            pass_fds=[lock],
-        )
-        while True:
-            pid, status, usage = os.wait4(process.pid, os.WNOHANG)
-            if pid != 0:
-                task.process = None
-                process.returncode = os.waitstatus_to_exitcode(status)
-                return process.returncode, usage.ru_maxrss * MAXRSS_UNIT
-            # Pass the first signal on, so that trainings save a checkpoint. A second one kills.
-            if self._kill:
-                os.kill(process.pid, signal.SIGKILL)
-            elif self.signal is not None:
-                task.ask_to_end()
-            yield
-
-    def _run_job(self, task: Task) -> Iterator[None]:
-        """Run a step as a job, which writes its state. Yield while the job waits or runs."""
-        assert self._submit is not None
-        step = task.step
-        # Only the sweep deletes checkpoints, since other steps may need them.
-        config = replace(
-            self._config, jobs=1, cluster=None, cluster_parameters=None, delete_checkpoints=False
-        )
-        job = task.job = self._submit(StepRunner([step], config, {}), str(step))
-        self.say(f"{step}: job {job.job_id}")
-        while True:
-            yield
-            if self.signal is not None:
-                task.ask_to_end()
-            if job.done():
-                break
-        seconds = self._leave(task)
-        # Fetch the result. A job that the cluster ended has none.
-        note = f"job {job.job_id} ended without a result"
-        stopped = None
-        try:
-            stopped = result_of(job)
-        except ReluNmtError as error:
-            note = str(error)
-        # Use the state that the job wrote at its end, if there is one.
-        stored = step.stored()
-        if stored.status not in (steps.PENDING, steps.STARTED):
-            self._conclude(task, stored)
-        elif self.signal is not None or stopped is not None:
-            # A step stopped by a signal stays open, and is submitted again.
-            self.say(f"{step}: stopped")
-        else:
-            step = replace(step, status=steps.FAILED, note=note, seconds=seconds)
-            step.write()
-            self._conclude(task, step)
-
-    def _leave(self, task: Task) -> float:
-        """Remove a step from the running ones. Return the seconds since its beginning."""
+    def _finish(self, task: Task) -> None:
+        """Note the end of a step, report it, and update the report."""
         assert task.begun is not None
         seconds = time.monotonic() - task.begun
-        del self._running[task]
-        task.begun = None
+        job = task.job
         task.job = None
-        return seconds
-
-    def _conclude(self, task: Task, step: Step) -> None:
-        """Note the end of a step, report it, and update the report."""
+        task.begun = None
+        note = ""
+        if self._submit is None:
+            job.result()  # raises an error of the thread
+        else:
+            try:
+                result_of(job)
+            except ReluNmtError as error:
+                note = str(error)
+        step = task.step.stored()
+        if step.status in (steps.PENDING, steps.STARTED):
+            # A step that a signal has stopped stays open. Without a note, the signal was its job's.
+            if self.signals or not note:
+                self.say(f"{step}: stopped after {in_words(seconds)}")
+                return
+            step = replace(step, status=steps.FAILED, note=note, seconds=seconds)
+            step.write()
         self._note_end(task, step)
         outcome = step.status
         if step.note:

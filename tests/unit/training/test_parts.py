@@ -14,9 +14,9 @@ from torch import nn
 
 from relu_nmt.config import from_flat
 from relu_nmt.errors import CheckpointError, ConfigError
+from relu_nmt.io.process import noting_signals
 from relu_nmt.training.checkpoint import SUFFIX, Checkpoint, load_checkpoint, save_checkpoint
 from relu_nmt.training.config import OptimizerConfig, TrainerConfig
-from relu_nmt.training.distributed import noting_signals
 from relu_nmt.training.log import Meters
 from relu_nmt.training.save_dir import CheckpointFolder
 from relu_nmt.training.state import TrainingState, WeightAverage, running_statistics

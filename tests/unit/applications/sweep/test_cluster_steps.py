@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from relu_nmt.applications.sweep.runner import StepRunner
+from relu_nmt.applications.sweep.runner import StepJob, StepRunner
 from relu_nmt.applications.sweep.settings import JobsConfig
 from relu_nmt.applications.sweep.steps import DIVERGED, DONE, FAILED, PENDING, STARTED
 from relu_nmt.errors import ConfigError, DataError, MissingExtraError
@@ -35,7 +35,7 @@ def test_jobs_do_what_a_local_sweep_does(tmp_path, capsys):
     for name in ("x", "best.safetensors"):
         (steps[0].checkpoints / name).touch()
     runner = run(steps, tmp_path, jobs=2, delete_checkpoints=True)
-    assert (runner.failed, runner.signal) == (1, None)
+    assert (runner.failed, runner.signals) == (1, [])
     assert statuses(steps) == [DONE, DONE, FAILED, PENDING]
     assert steps[2].stored().note == "ValueError: a crash"
     assert steps[0].stored().environment["cores"] >= 1
@@ -89,26 +89,17 @@ def cluster(monkeypatch):
 
 
 def finish(status):
-    return lambda work: dataclasses.replace(step_of(work), status=status).write()
-
-
-def step_of(work):
-    [task] = work.tasks
-    return task.step
+    return lambda work: dataclasses.replace(work.step, status=status).write()
 
 
 def test_a_step_whose_machine_was_taken_away_is_submitted_again(tmp_path, cluster, capsys):
     ends, submitted = cluster
     steps = make_steps(tmp_path, "", lengths=(8,))
 
-    def stopped(work):
-        finish(STARTED)(work)
-        return signal.SIGTERM
-
-    ends += [stopped, finish(DONE), finish(DONE)]
+    ends += [finish(STARTED), finish(DONE), finish(DONE)]
     assert run(steps, tmp_path).failed == 0
     assert statuses(steps) == [DONE, DONE]
-    assert [step_of(job._work) for job in submitted] == [steps[0], *steps]
+    assert [job._work.step for job in submitted] == [steps[0], *steps]
     assert "train softmax mixture 8 seed 1: stopped" in capsys.readouterr().out
 
 
@@ -134,7 +125,6 @@ def test_a_signal_cancels_the_jobs(tmp_path, cluster):
     def interrupted(work):
         assert submitted[0].cancelled
         finish(STARTED)(work)
-        return signal.SIGTERM
 
     ends += [interrupted]
     steps = make_steps(tmp_path, "", lengths=(8,))
@@ -147,7 +137,7 @@ def test_a_signal_cancels_the_jobs(tmp_path, cluster):
 
     runner._start = start_and_interrupt
     runner.run(lambda: None)
-    assert (runner.signal, statuses(steps)) == (signal.SIGINT, [STARTED, PENDING])
+    assert (runner.signals, statuses(steps)) == ([signal.SIGINT], [STARTED, PENDING])
 
 
 def test_a_training_saves_and_continues_elsewhere_when_the_cluster_takes_the_machine(tmp_path):
@@ -159,7 +149,7 @@ def test_a_training_saves_and_continues_elsewhere_when_the_cluster_takes_the_mac
         "time.sleep(0 if os.path.exists('saved') else 60)"
     )
     steps = make_steps(tmp_path, save, lengths=())
-    work = StepRunner(steps, JobsConfig(), {})
+    work = StepJob(steps[0], JobsConfig(), {})
     again = []
 
     def take_away(*_):
@@ -180,8 +170,6 @@ def test_a_training_saves_and_continues_elsewhere_when_the_cluster_takes_the_mac
     finally:
         signal.signal(signal.SIGUSR2, before)
     assert statuses(steps) == [STARTED]
-    for job in work._running.values():
-        job.close()  # as the end of the process does, which gives the lock back
     assert pickle.loads(pickle.dumps(again[0])).function() is None
     assert statuses(steps) == [DONE]
 

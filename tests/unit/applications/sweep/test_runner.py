@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from relu_nmt.applications.sweep.runner import StepRunner, last_line
+from relu_nmt.applications.sweep.runner import StepJob, StepRunner, last_line
 from relu_nmt.applications.sweep.settings import JobsConfig
 from relu_nmt.applications.sweep.steps import (
     DIVERGED,
@@ -79,7 +79,7 @@ def test_everything_runs_once_and_is_not_repeated(tmp_path, capsys):
     steps = make_steps(tmp_path, "", "")
     reports = []
     runner = run(steps, reports, jobs=2)
-    assert (runner.failed, runner.signal) == (0, None)
+    assert (runner.failed, runner.signals) == (0, [])
     assert statuses(steps) == [DONE] * 6
     assert len(reports) == 6
     assert sorted(runs(tmp_path)) == sorted(map(noted, steps))
@@ -177,7 +177,7 @@ def test_a_signal_ends_the_processes_and_the_next_run_continues(tmp_path, capsys
     thread.start()
     runner = run(steps)
     thread.join()
-    assert runner.signal == signal.SIGTERM
+    assert runner.signals == [signal.SIGTERM]
     assert statuses(steps) == [STARTED, PENDING]
     assert "stopped after" in capsys.readouterr().out
     (tmp_path / "again").touch()
@@ -185,20 +185,32 @@ def test_a_signal_ends_the_processes_and_the_next_run_continues(tmp_path, capsys
     assert statuses(steps) == [DONE, DONE]
 
 
-def test_a_signal_does_not_lose_a_step_that_has_just_ended(tmp_path):
-    steps = make_steps(tmp_path, "", "", lengths=())
+def test_a_signal_does_not_lose_a_step_that_has_just_ended(tmp_path, monkeypatch):
+    [step] = make_steps(tmp_path, "", lengths=())
+    work = StepJob(step, JobsConfig(), {})
 
-    def after_step():
-        # The other command exits before the runner looks.
-        for task in runner.tasks:
-            if task.process is not None:
-                os.waitid(os.P_PID, task.process.pid, os.WEXITED | os.WNOWAIT)
-        os.kill(os.getpid(), signal.SIGTERM)
+    def sleep(_):
+        # The command exits before the job looks again.
+        os.waitid(os.P_PID, work.process.pid, os.WEXITED | os.WNOWAIT)
+        work.signals.append(signal.SIGTERM)
 
-    runner = StepRunner(steps, JobsConfig(jobs=2), {})
-    runner.run(after_step)
-    assert runner.signal == signal.SIGTERM
-    assert statuses(steps) == [DONE, DONE]
+    monkeypatch.setattr("relu_nmt.applications.sweep.runner.time.sleep", sleep)
+    work.run(acquire_lock(step.path(".lock")))
+    assert statuses([step]) == [DONE]
+
+
+def test_a_second_signal_kills_a_command_that_ignores_the_first(tmp_path, monkeypatch):
+    code = "import signal, time; signal.signal(15, signal.SIG_IGN); open('on', 'w'); time.sleep(60)"
+    [step] = make_steps(tmp_path, code, lengths=())
+    work = StepJob(step, JobsConfig(), {})
+
+    def sleep(_):
+        if (tmp_path / "on").exists():
+            work.signals.append(signal.SIGTERM)
+
+    monkeypatch.setattr("relu_nmt.applications.sweep.runner.time.sleep", sleep)
+    work.run(acquire_lock(step.path(".lock")))
+    assert statuses([step]) == [STARTED]
 
 
 def test_a_report_that_fails_stops_nothing(tmp_path, capsys):
