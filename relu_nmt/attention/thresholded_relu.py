@@ -42,7 +42,7 @@ class ThresholdedReLUAttention(PointwiseAttention):
         >>> config = ThresholdedReLUAttention.Config()
         >>> attend = ThresholdedReLUAttention(config, num_heads=1, head_dim=1, dropout=0.0)
         >>> q, v = torch.zeros(1, 1, 2, 1), torch.tensor([[[[1.0], [3.0]]]])
-        >>> attend(q, q, v, Visibility(2, 2)).values.flatten().tolist()
+        >>> attend(q, q, v, Visibility(2, 2)).values.flatten().round(decimals=5).tolist()
         [2.0, 2.0]
     """
 
