@@ -33,8 +33,9 @@ CGROUPS = (
 UNCHECKED_BYTES = 2**26  # do not compare smaller needs with the free memory
 THREADS = "OMP_NUM_THREADS"
 WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
-SPIN_COUNT = "1000"
-"""OpenMP spin count before a waiting thread sleeps.
+SPIN_COUNT_IDLE = "4000"
+SPIN_COUNT_BUSY = "1000"
+"""OpenMP spin count before a waiting thread sleeps, on an idle and on a busy machine.
 
 The usual 300,000 keep working threads from cores that other processes share."""
 PACKAGES = ("torch", "numpy", "sacrebleu", "sentencepiece", "subword-nmt", "matplotlib")
@@ -180,16 +181,6 @@ def peak_gpu_bytes() -> int | None:
     return torch.cuda.max_memory_allocated() if torch.cuda.is_initialized() else None
 
 
-def choose_threads(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Let PyTorch use all cores, and its waiting threads sleep soon, unless the user has chosen.
-
-    Call it before PyTorch is imported.
-    """
-    environment.setdefault(THREADS, str(available_cores()))
-    if not any(name in environment for name in WAITING):
-        environment["GOMP_SPINCOUNT"] = SPIN_COUNT
-
-
 def other_threads(
     load_file: str = "/proc/loadavg", own_tasks: str = "/proc/self/task"
 ) -> int | None:
@@ -205,6 +196,19 @@ def other_threads(
         return None
     # Subtract this thread at least, and NumPy's, which spin for a moment after the import.
     return max(0, running - max(1, num_own_threads))
+
+
+def choose_threads(
+    environment: MutableMapping[str, str] = os.environ,
+    look: Callable[[], int | None] = other_threads,
+) -> None:
+    """Let PyTorch use all cores, and its waiting threads sleep soon, unless the user has chosen.
+
+    Call it before PyTorch is imported.
+    """
+    environment.setdefault(THREADS, str(available_cores()))
+    if not any(name in environment for name in WAITING):
+        environment["GOMP_SPINCOUNT"] = SPIN_COUNT_IDLE if look() == 0 else SPIN_COUNT_BUSY
 
 
 def crowding_note(

@@ -14,10 +14,11 @@ from relu_nmt.io.process import (
 )
 
 
-def test_threads_are_chosen_unless_the_user_does():
+@pytest.mark.parametrize(("other_count", "spin_count"), [(0, "4000"), (1, "1000"), (None, "1000")])
+def test_threads_are_chosen_unless_the_user_does(other_count, spin_count):
     environment = {}
-    choose_threads(environment)
-    assert environment == {"OMP_NUM_THREADS": str(available_cores()), "GOMP_SPINCOUNT": "1000"}
+    choose_threads(environment, lambda: other_count)
+    assert environment == {"OMP_NUM_THREADS": str(available_cores()), "GOMP_SPINCOUNT": spin_count}
 
 
 @pytest.mark.parametrize(
