@@ -23,7 +23,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from demo_model import MODEL, TRAINING
 from translations import Example, choose_examples, lay_out, read_translations
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,10 +36,6 @@ PYTHON = Path(sys.executable) if ".." in PYTHON.parts else PYTHON
 MINUTES = 8.0
 """Minutes of training. Installation, corpus and translation take about four more."""
 
-REPORTING = """
-    --log-format simple --log-interval 25 --save-interval-updates 400 --keep-interval-updates 1
-    --no-epoch-checkpoints
-"""
 SEARCH = "--beam 5 --lenpen 1.0 --max-len-a 1.2 --max-len-b 10"
 
 MOST_PIECES = 8000
@@ -233,26 +228,6 @@ def subword_size(pairs: int) -> int:
     return max(500, min(MOST_PIECES, pairs // 5))
 
 
-def has_fast_bfloat16() -> bool:
-    """Return whether bfloat16 is faster than float32: on a GPU, or by a measurement on the CPU.
-
-    Some processors have the instructions, but are slower with them.
-    """
-    import torch
-
-    def seconds(dtype: torch.dtype) -> float:
-        x = torch.ones(512, 512, dtype=dtype)
-        weight = torch.ones(512, 512, dtype=dtype)
-        times = []
-        for _ in range(20):
-            started = time.process_time()
-            torch.mm(x, weight)
-            times.append(time.process_time() - started)
-        return min(times)
-
-    return torch.cuda.is_available() or seconds(torch.bfloat16) < 0.8 * seconds(torch.float32)
-
-
 def preprocess(run: Run) -> None:
     """Learn subwords and binarize."""
     corpus = run.folder / "corpus"
@@ -275,36 +250,15 @@ def preprocess(run: Run) -> None:
     )
 
 
-def training_flags() -> list[str]:
-    """Return the flags of a training on this machine, apart from the model's shape."""
-    return [*TRAINING.split(), *(["--bf16"] if has_fast_bfloat16() else [])]
-
-
 def train(run: Run, minutes: float) -> None:
-    """Train, or continue a training, until it has taken the given minutes in all.
-
-    Raises:
-        DemoError: the folder holds a model that was trained with other settings.
-    """
-    flags = [*MODEL.split(), *training_flags()]
-    settings = ROOT / run.folder / "settings.txt"
-    text = shlex.join(flags) + "\n"
-    if settings.is_file() and settings.read_text("utf-8") != text:
-        raise DemoError(
-            f"{run.folder} holds a model trained with other settings ({settings.name}); to begin "
-            f"anew: rm -r {run.folder}/checkpoints {run.folder}/settings.txt"
-        )
-    if not os.environ.get(DRY_RUN):
-        settings.write_text(text, "utf-8")
+    """Train, or continue a training, until it has taken the given minutes in all."""
     run.step(
         "train",
         f"Train a ReLUFormer for {minutes:g} minutes",
         tool(
             "relu-nmt-train",
             run.folder / "data",
-            *flags,
-            *REPORTING.split(),
-            *("--stop-time-hours", f"{minutes / 60:.4f}"),
+            *("--arch", "reluformer", "--budget", f"{minutes:g}m"),
             *("--save-dir", run.folder / "checkpoints"),
             *("--tensorboard-logdir", run.folder / "tensorboard"),
         ),
@@ -366,9 +320,8 @@ def report(run: Run, minutes: float) -> None:
         ("train longer", f"make demo DEMO_MINUTES={2 * minutes:g}"),
     ):
         say(f"  {title:<27} {command}")
-    model = MODEL.replace("reluformer_hybrid_tiny", "transformer_tiny").split()
-    limits = ["--stop-time-hours", f"{minutes / 60:.4f}", "--save-dir", str(run.folder / "softmax")]
-    compared = [*model, *training_flags(), *REPORTING.split(), *limits]
+    compared = ["--arch", "transformer", "--budget", f"{minutes:g}m"]
+    compared += ["--save-dir", str(run.folder / "softmax")]
     say("  compare with softmax")
     say("      " + format_command(tool("relu-nmt-train", run.folder / "data", *compared)))
 

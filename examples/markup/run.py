@@ -23,14 +23,13 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-sys.path.append(str(Path(__file__).resolve().parents[1] / "demo"))
 
 import corpus
 import measure
 import tagged_text
 from aligner import symmetric_links
 from corpus import SPLITS, Pair
-from demo_model import MODEL, TRAINING
+from small_model import MODEL, TRAINING
 from tagged_text import TaggedText
 
 from relu_nmt.cli.command import make_parser, run_command

@@ -11,19 +11,13 @@ import pytest
 from tests import outputs, tiny
 from tests.example_modules import example_modules
 
-NAMES = ("tagged_text", "aligner", "corpus", "measure", "run")
+NAMES = ("tagged_text", "aligner", "corpus", "measure", "small_model", "run")
 
 
 @pytest.fixture(scope="module")
 def modules():
     with example_modules("markup", NAMES) as modules:
         yield modules
-
-
-def test_the_models_are_those_of_the_demo(modules):
-    with example_modules("demo", ["demo_model"]) as demo:
-        assert modules.run.MODEL == demo.demo_model.MODEL
-        assert modules.run.TRAINING == demo.demo_model.TRAINING
 
 
 MARKUP = 'Choose <a><span class="key">File </span>&amp; more</a> <b>now</b>.'

@@ -1,4 +1,4 @@
-"""The model of the demo and its training, as flags of ``relu-nmt-train``."""
+"""The model of the comparison and its training, as flags of ``relu-nmt-train``."""
 
 MODEL = """
     --arch reluformer_hybrid_tiny --share-all-embeddings
