@@ -1,7 +1,7 @@
 """The results in the folder of a sweep: records of models at document lengths, and their means."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,25 +23,32 @@ from relu_nmt.training.save_dir import TrainingResult
 NOT_CONVERGED = "not converged"
 DAMAGE = (OSError, ValueError, AttributeError, KeyError, TypeError)  # of a damaged file
 LOWEST_CONVERGED_BLEU = 1.0  # least d-BLEU at the best length of a converged model
-SCORES = ("d_bleu", "s_bleu", "group_bleu", "chrf")
-SIGNATURES = tuple(f"{score}_signature" for score in SCORES)
-# Names in the file of --results. The columns of COSTS begin with ``decode_``.
-COUNTS = ("mismatch_rate", "groups", "sentences", "tokens", "at_limit")
-COSTS = ("tokens_per_second", "seconds", "memory_bytes", "gpu_memory_bytes")
 ALL_SLOTS = "attention"  # prefix of the columns with means over all attention modules
-# Names in :mod:`relu_nmt.attention.records`. COLUMNS has columns with another name.
-STATISTICS = (
-    *("entropy", "exp_entropy", "mean_log_n", "zero_fraction", "null_fraction", "sum"),
-    *("query_norm", "key_norm", "output_square"),
-)
-COLUMNS = {"mean_log_n": "max_entropy", "sum": "row_sum"}
-MEMORY_STATISTICS = ("variance_ratio", "anisotropy", "null_fraction")
-LENGTH_FIELDS = (
-    *("groups", "sentences", "over_long_sentences", "mean_tokens", "longest_tokens"),
-    "mean_sentences",
-)
+# Columns of results.csv in the shape of the files, see :func:`columns_of`.
+EVALUATION = {  # evaluate-LENGTH.results.json
+    "d_bleu s_bleu group_bleu chrf": {"score": "{}", "signature": "{}_signature"},
+    "mismatch_rate groups sentences tokens at_limit": "{}",
+    "tokens_per_second seconds memory_bytes gpu_memory_bytes": "decode_{}",
+}
+POSITIONS = {"*": {"*": {"sentences": "sentences[{} {}]", "score": "s_bleu[{} {}]"}}}
+WEIGHTS = {  # a slot in evaluate-LENGTH.attention.json
+    "entropy exp_entropy": "{}_{}",
+    "mean_log_n": "{}_max_entropy",
+    "zero_fraction null_fraction": "{}_{}",
+    "sum": "{}_row_sum",
+    "query_norm key_norm output_square": "{}_{}",
+}
+MEMORIES = {  # the means in evaluate-LENGTH.memory.json
+    "variance_ratio anisotropy null_fraction": "memory_{}",
+    "top_sums": {"*": "memory_top_sum[{1}]"},
+}
+LENGTHS = {  # a split in document_lengths.json and in evaluate-LENGTH.results.json
+    "groups sentences over_long_sentences mean_tokens longest_tokens mean_sentences": "{}_{}",
+    "quantiles_tokens": {"*": "{0}_{2}_quantile_tokens"},
+}
 # Columns that all seeds share, which get no mean. TEXTS are columns of text.
 SHARED = ("attention", "trained_on", "mixture", "length")
+SIGNATURES = ("d_bleu_signature", "s_bleu_signature", "group_bleu_signature", "chrf_signature")
 TEXTS = (*SIGNATURES, "feed_forward")
 # Relative speeds: column of the quotient, and column of the speed divided by the baseline's.
 SPEEDS = {
@@ -164,25 +171,27 @@ def _add_evaluation(cell: Cell, step: Step, training: Step) -> None:
 
 
 def _add_scores(cell: Cell, step: Step) -> None:
-    record: Record = {}
     results = _read_json(step.path(".results.json"))
+    record = columns_of(results, EVALUATION)
     # Refuse results without the score that every table needs.
-    if not results["d_bleu"]:
+    if "d_bleu" not in record:
         raise ValueError("no d-BLEU; are there references?")
-    for name in SCORES:
-        if results.get(name):
-            record[name] = float(results[name]["score"])
-            record[f"{name}_signature"] = results[name]["signature"]
-    for name in COUNTS:
-        record[name] = results.get(name)
-    for name in COSTS:
-        record[f"decode_{name}"] = results.get(name)
-    record |= _lengths_record("test", results.get("lengths") or {})
+    record |= columns_of(results.get("lengths"), LENGTHS, "test")
     # Add statistics, which mechanisms without weights lack.
-    for ending, read in ((".attention", _weights_record), (".memory", _memories_record)):
-        path = step.path(f"{ending}.json")
-        if path.exists():
-            record |= read(_read_json(path))
+    path = step.path(".attention.json")
+    if path.exists():
+        weights = _read_json(path)
+        record |= columns_of(weights["slots"], {"*": WEIGHTS})
+        record |= columns_of(weights.get("overall"), WEIGHTS, ALL_SLOTS)
+    path = step.path(".memory.json")
+    if path.exists():
+        memories = _read_json(path)
+        record["feed_forward"] = memories["feed_forward"]
+        # Report the size only if all modules have the same.
+        sizes = {module["size"] for module in memories["modules"].values()}
+        if len(sizes) == 1:
+            record["memory_size"] = sizes.pop()
+        record |= columns_of(memories["overall"], MEMORIES)
     # Score the documents in buckets by the reference's length, the second of BLEU's counts.
     statistics = cell.statistics = SegmentStatistics.from_json(results["document_statistics"])
     record["documents"] = len(statistics.counts)
@@ -191,13 +200,31 @@ def _add_scores(cell: Cell, step: Step) -> None:
         record[f"d_bleu[{bucket}]"] = statistics.score(members)
         record[f"documents[{bucket}]"] = len(members)
     # Results of earlier versions lack the positions.
-    for title, positions in (results.get("s_bleu_by_position") or {}).items():
-        for bucket, values in positions.items():
-            record[f"sentences[{title} {bucket}]"] = values["sentences"]
-            record[f"s_bleu[{title} {bucket}]"] = values["score"]
+    record |= columns_of(results.get("s_bleu_by_position"), POSITIONS)
     # Accept only numbers and texts, since the tables compute with them.
-    form = dict.fromkeys((f"{name}?" for name in TEXTS), str) | {"*": float | None}
-    cell.record |= checked(form, _known(record))
+    form = dict.fromkeys((f"{name}?" for name in TEXTS), str) | {"*": float}
+    cell.record |= checked(form, record)
+
+
+def columns_of(content: Any, columns: Any, *names: str) -> Record:
+    """Return the known values of a file by column.
+
+    ``columns`` has the shape of the content, with names that have the same column together, and
+    ``*`` for all names. The ``{}`` of a column are ``names``, then the names above its value.
+
+    Example:
+        >>> columns_of({"cross": {"sum": 0.9}}, {"*": {"entropy sum": "{}_{}"}})
+        {'cross_sum': 0.9}
+    """
+    if content is None:
+        return {}
+    if isinstance(columns, str):
+        return {columns.format(*names): content}
+    record: Record = {}
+    for keys, inner in columns.items():
+        for key in content if keys == "*" else keys.split():
+            record |= columns_of(content.get(key), inner, *names, key)
+    return record
 
 
 def _read_json(path: Path) -> Any:
@@ -207,37 +234,6 @@ def _read_json(path: Path) -> Any:
 def _known(record: Record) -> Record:
     """Return the columns with a value. Other columns stay empty in results.csv."""
     return {name: value for name, value in record.items() if value is not None}
-
-
-def _weights_record(statistics: Mapping[str, Any]) -> Record:
-    record: Record = {}
-    for slot, values in {**statistics["slots"], ALL_SLOTS: statistics.get("overall", {})}.items():
-        for name in STATISTICS:
-            if name in values:
-                record[f"{slot}_{COLUMNS.get(name, name)}"] = values[name]
-    return record
-
-
-def _memories_record(statistics: Mapping[str, Any]) -> Record:
-    record: Record = {"feed_forward": statistics["feed_forward"]}
-    # Report the size only if all modules have the same.
-    sizes = {module["size"] for module in statistics["modules"].values()}
-    if len(sizes) == 1:
-        record["memory_size"] = sizes.pop()
-    overall = statistics["overall"]
-    for name in MEMORY_STATISTICS:
-        record[f"memory_{name}"] = overall.get(name)
-    for percent, value in overall.get("top_sums", {}).items():
-        record[f"memory_top_sum[{percent}]"] = value
-    return record
-
-
-def _lengths_record(prefix: str, lengths: Mapping[str, Any]) -> Record:
-    """Return the realized lengths of a split, in the form of ``describe_lengths``."""
-    record = {f"{prefix}_{name}": lengths.get(name) for name in LENGTH_FIELDS}
-    for quantile, value in lengths.get("quantiles_tokens", {}).items():
-        record[f"{prefix}_{quantile}_quantile_tokens"] = value
-    return record
 
 
 def _training_record(step: Step) -> Record:
@@ -276,7 +272,7 @@ def _training_record(step: Step) -> Record:
         lengths = _read_json(step.checkpoints / LENGTHS_FILE)
         for part in lengths["splits"].get("train", []):
             prefix = f"train[{part['max_doc_tokens']}]" if step.model.is_mixture else "train"
-            record |= _lengths_record(prefix, part)
+            record |= columns_of(part, LENGTHS, prefix)
     return _known(record)
 
 
