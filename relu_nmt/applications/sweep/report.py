@@ -5,7 +5,7 @@ import json
 import shlex
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -271,12 +271,9 @@ def memories_of(averages: Sequence[Average]) -> dict[str, list[Record]]:
 
 
 def published_rows(
-    description: SweepDescription, rows: Rows
+    table: Mapping[str, Any], rows: Rows
 ) -> list[tuple[str, list[tuple[Average | None, str, Any]]]]:
     """Return names of systems, each with (measured, title, published value) by column."""
-    table = description.published
-    if table is None:
-        return []
     # Compare the first system of each attention.
     measured_rows: dict[str, list[Average | None]] = {}
     for system, averages in rows.items():
@@ -326,21 +323,16 @@ def lines_over_lengths(rows: Rows, column: str, scale: float) -> list[Curve]:
         for x, average in enumerate(row):
             if average is None or column not in average.record:
                 continue
-            line.points[x] = average.record[column] / scale
-            line.errors.append(_error(average, column))
+            mean = average.record[column]
+            line.points[x] = mean / scale
+            # Draw an interval where it is known, but few seeds one by one.
             values = average.values(column)
+            kind = "document" if len(values) == 1 else "seed"
+            interval = average.record.get(f"{column}_{kind}_interval")
             if 1 < len(values) < LEAST_SEEDS:
                 line.dots += [(x, value / scale) for value in values]
+                interval = None
+            error = (0.0, 0.0) if interval is None else arms(mean, interval, MOST_BLEU)
+            line.errors.append(error)
         lines.append(line)
     return lines
-
-
-def _error(average: Average, column: str) -> tuple[float, float]:
-    """Return the length of the interval below and above a mean, 0 for an unknown interval."""
-    seeds = len(average.values(column))
-    record = average.record
-    kind = "document" if seeds == 1 else "seed"
-    interval = record.get(f"{column}_{kind}_interval")
-    if interval is None or 1 < seeds < LEAST_SEEDS:
-        return 0.0, 0.0
-    return arms(record[column], interval, MOST_BLEU)
