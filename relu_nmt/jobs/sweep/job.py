@@ -48,18 +48,17 @@ SettingsT = TypeVar("SettingsT")
 # Flags of the user come later on the command line and override these.
 TRAIN_DEFAULTS = ("--log-interval", "50")
 OUTPUT_SEPARATOR = "tag"
-ATTENTION_FIELDS = ("attention", "attention_preset")
 # Fields of relu-nmt-train and relu-nmt-generate that the sweep sets, by the flag that sets them.
 TRAIN_OWN_FLAGS = {
     "max_doc_tokens": "--lengths",
     "doc_mixture": "--doc-mixture before the --",
-    "attention": "--attentions",
-    "attention_preset": "--attentions",
     "seed": "--seeds",
     "save_dir": "--save-dir before the --",
     "finetune_from_model": "--start-from",
     "user_module": "--user-module before the --",
 }
+# Variants may set the attention, flags for all models may not.
+ATTENTION_OWN_FLAGS = {"attention": "--attentions", "attention_preset": "--attentions"}
 GENERATE_OWN_FLAGS = {
     "path": "--checkpoint",
     "gen_subset": "--gen-subset",
@@ -125,30 +124,27 @@ def run(settings: Settings, *, progress: bool = True) -> StepRunner:
 
 
 def _checked_trainings(
-    config: Settings, steps: Sequence[Step]
+    settings: Settings, steps: Sequence[Step]
 ) -> list[TranslationTrainingSettings]:
-    for typed in (config.train_flags, *config.variant_flags.values()):
+    for typed in (settings.train_flags, *settings.variant_flags.values()):
         if "--no-save" in typed:
             raise ConfigError("--no-save: there is no checkpoint to evaluate; leave it out")
-    budget = config.time_flags[0].removeprefix("--").replace("-", "_")
+    budget = settings.time_flags[0].removeprefix("--").replace("-", "_")
     own_flags = {**TRAIN_OWN_FLAGS, budget: "--budget"}
-    _refuse(TranslationTrainingSettings, "behind the --", config.train_flags, own_flags)
-    # Variants may set the attention. Flags for all models may not.
-    fixed = dict(own_flags)
-    for field in ATTENTION_FIELDS:
-        del fixed[field]
-    for name, flags in config.variant_flags.items():
-        _refuse(TranslationTrainingSettings, f"in --variants {name}", flags, fixed)
+    for name, flags in settings.variant_flags.items():
+        _refuse(TranslationTrainingSettings, f"in --variants {name}", flags, own_flags)
+    own_flags |= ATTENTION_OWN_FLAGS
+    _refuse(TranslationTrainingSettings, "behind the --", settings.train_flags, own_flags)
     trained = _settings_of(steps, TranslationTrainingSettings)
     for training in trained:
-        _check_checkpoint(config, training.trainer)
+        _check_checkpoint(settings, training.trainer)
     return trained
 
 
-def _checked_evaluation(config: Settings, step: Step) -> TranslateSplitSettings:
+def _checked_evaluation(settings: Settings, step: Step) -> TranslateSplitSettings:
     """Return the settings of the first evaluation. All evaluations share their flags."""
     _refuse(
-        TranslateSplitSettings, "in --generate-flags", config.generate_flags, GENERATE_OWN_FLAGS
+        TranslateSplitSettings, "in --generate-flags", settings.generate_flags, GENERATE_OWN_FLAGS
     )
     [generate] = _settings_of([step], TranslateSplitSettings)
     if generate.search.score_reference:
@@ -253,10 +249,10 @@ def _settings_of(steps: Sequence[Step], settings_class: type[SettingsT]) -> list
     return settings
 
 
-def _check_checkpoint(config: Settings, trainer: TrainerConfig) -> None:
+def _check_checkpoint(settings: Settings, trainer: TrainerConfig) -> None:
     """Check that a training will write the checkpoint to evaluate."""
-    which = config.checkpoint
-    number = config.averaged
+    which = settings.checkpoint
+    number = settings.averaged
     # A single checkpoint: the training must write a checkpoint of this kind.
     if which == "best" and trainer.disable_validation:
         raise ConfigError(
@@ -268,9 +264,9 @@ def _check_checkpoint(config: Settings, trainer: TrainerConfig) -> None:
         return
     # An average: the training must write and keep enough checkpoints.
     interval = trainer.save_interval_updates
-    updates = config.length.updates
+    updates = settings.length.updates
     if updates is None:
-        unit = "epochs" if config.length.epochs else "time"
+        unit = "epochs" if settings.length.epochs else "time"
         raise ConfigError(
             f"--checkpoint {which}: a --budget in {unit} gives an unknown number of checkpoints; "
             "give it in updates, as 4000u"
