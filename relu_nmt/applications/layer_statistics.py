@@ -206,15 +206,14 @@ class LayerStatistics:
             records.append(record)
         return records
 
-    def head_records(self) -> list[dict[str, Any]]:
-        """Return ``slot``, ``layer``, ``head`` and ``added_variance`` of the heads."""
-        records = []
+    def added_variances(self) -> dict[tuple[str, int, int], float | None]:
+        """Return the ``added_variance`` of the heads by slot, layer and head."""
+        variances = {}
         for (side, layer, branch), sums in self._sums.items():
             slot = "cross" if branch == "cross_attention" else side
             for head, ratio in enumerate(sums.head_ratios):
-                where = {"slot": slot, "layer": layer, "head": head}
-                records.append({**where, "added_variance": ratio})
-        return records
+                variances[slot, layer, head] = ratio
+        return variances
 
     def report(self) -> dict[str, Any]:
         """Return plain values for JSON, ``modules`` by layer. A mean without values is None."""

@@ -99,7 +99,13 @@ class AnalyzedModel:
                 of_groups = list(filter(None, map(self.numbers, part)))
                 weights.add(sources, targets, of_groups or None, advance)
                 layers.add(sources, targets)
-        self.records = _with_added_variance(weights.records(), layers.head_records())
+        records = weights.records()
+        variances = layers.added_variances()
+        for record in records:
+            variance = variances.get((record["slot"], record["layer"], record["head"]))
+            if variance is not None:
+                record["added_variance"] = variance
+        self.records = records
         self.branches = layers.records()
         # Say which statistics this checkpoint lacks.
         for slot in weights.without_weights:
@@ -177,17 +183,6 @@ class AnalyzedModel:
             "cross": (of_target, of_source),
         }[place.slot]
         return replace(attention_map, query_sentences=queries, key_sentences=keys)
-
-
-def _with_added_variance(records: Records, heads: Records) -> Records:
-    """Return records of attention with the ``added_variance`` of each head, where it is known."""
-    added = {(head["slot"], head["layer"], head["head"]): head["added_variance"] for head in heads}
-    completed = []
-    for record in records:
-        variance = added.get((record["slot"], record["layer"], record["head"]))
-        known = {} if variance is None else {"added_variance": variance}
-        completed.append({**record, **known})
-    return completed
 
 
 def reference_losses(
