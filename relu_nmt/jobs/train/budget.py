@@ -7,9 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from relu_nmt.attention import attentions
 from relu_nmt.config.budgets import Budget, in_words
 from relu_nmt.config.classes import flat
 from relu_nmt.config.fields import options_of
+from relu_nmt.config.registry import Spec
 from relu_nmt.config.shared import BatchingConfig
 from relu_nmt.errors import OutOfMemoryError
 from relu_nmt.jobs.budget import Pace, faster_dtype, filled, given_names, planned_updates
@@ -17,6 +19,7 @@ from relu_nmt.jobs.train.settings import TranslationTrainingSettings as Settings
 from relu_nmt.jobs.training import TrainingRun
 from relu_nmt.modules.config import ATTENTION_PRESETS
 from relu_nmt.training.checkpoint import read_metadata
+from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.task import TranslationTask
 
 LEAST_WARMUP = 400
@@ -154,7 +157,7 @@ class Chooser:
         tied = "share_decoder_input_output_embed"
         if self._task.joined_dictionary:
             tied = "share_all_embeddings"
-        self._chosen |= {"positions": "sinusoidal+rotary", tied: True}
+        self._chosen |= {"positions": positions_for(self._settings.model), tied: True}
         if SHAPES[1].settings.keys() & given_names(self._settings):
             self._say("the shape of the model as the flags state it")
             return self._choose()
@@ -231,6 +234,15 @@ class Chooser:
             f"--dropout {settings.model.dropout:g} for {epochs:.3g} epochs; --label-smoothing "
             f"{settings.smoothing:g}; --clip-norm {settings.trainer.clip_norm:g}"
         )
+
+
+def positions_for(model: TransformerConfig) -> str:
+    """Return the position schemes of a new model: rotary too, where attention computes scores."""
+    for slot in ("encoder", "decoder"):
+        mechanism = attentions.get(Spec.parse(model.attention_of(slot)).name)
+        if not mechanism.capabilities.scores:
+            return "sinusoidal"
+    return "sinusoidal+rotary"
 
 
 def batch_factor(tokens: int, updates: int) -> int:

@@ -116,9 +116,9 @@ def test_rates_batches_and_shapes():
         assert values == sorted(values)
 
 
-def choices_for(num_updates, checkpoint=None):
+def choices_for(num_updates, checkpoint=None, **flags):
     """Return the choices where there is time for so many updates."""
-    values = {"data": "data-bin", "arch": "reluformer", "budget": "1000s"}
+    values = {"data": "data-bin", "arch": "reluformer", "budget": "1000s", **flags}
     settings = merged(TranslationTrainingSettings, values)
     process = SimpleNamespace(device=torch.device("cpu"))
     training = SimpleNamespace(checkpoint=checkpoint, process=process, say=lambda text: None)
@@ -147,3 +147,17 @@ def test_short_times_have_a_narrow_model(num_updates, width, is_pre_norm, rate):
 def test_the_rate_of_a_short_new_training_decays_late(num_updates, checkpoint, power, monkeypatch):
     monkeypatch.setattr("relu_nmt.jobs.train.budget.read_metadata", lambda path: {})
     assert choices_for(num_updates, checkpoint).get("power") == power
+
+
+@pytest.mark.parametrize(
+    ("flags", "positions"),
+    [
+        ({}, "sinusoidal+rotary"),
+        ({"arch": "transformer", "attention": "sparsemax"}, "sinusoidal+rotary"),
+        ({"attention": "performer"}, "sinusoidal"),
+        ({"decoder_attention": "cosformer"}, "sinusoidal"),
+        ({"cross_attention": "cosformer"}, "sinusoidal+rotary"),
+    ],
+)
+def test_only_attention_with_scores_gets_rotary_positions(flags, positions):
+    assert choices_for(1000, **flags)["positions"] == positions
