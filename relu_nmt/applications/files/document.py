@@ -169,4 +169,4 @@ def _translated_text(
                 position = behind
         return "".join([*parts, source[position:end]])
 
-    return text((0, len(source)))
+    return text((0, len(source) + 1))  # for segments that are inserted at the end

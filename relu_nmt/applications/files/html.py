@@ -133,28 +133,24 @@ def tag_pattern(opening: str, closing: str) -> str:
 
 
 def untranslated_pattern(opening: str, closing: str) -> str:
-    """Return an expression for comments, and for elements whose text is not translated.
+    """Return an expression for comments, elements without text, and tags of untranslated text.
 
-    ``opening`` and ``closing`` are the marks of tags. The group ``content`` is the text of an
-    element, such as code, that belongs to the words around it.
+    ``opening`` and ``closing`` are the marks of tags. The group ``kept`` is the name of an element,
+    such as code, whose text belongs to the words around it, but is not translated.
     """
     first = opening[0]
     times = f"{{0,{_MOST_WITHIN}}}"
     within_tag = rf"(?:(?!{opening}|{closing})[^<>]){times}"
+    end_of_tag = rf"{within_tag}(?<!/){closing}"
     # A further opening mark ends the search, so that many of them take no more time than one.
     comment = rf"[^{first}-]*(?:(?!{opening}!--|--{closing})[{first}-][^{first}-]*){times}"
+    same_name = r"(?i:(?P=skipped))(?![\w-])"
+    text = rf"[^{first}]*(?:(?!{opening}/?{same_name}){first}[^{first}]*){times}"
+    skipped = rf"(?P<skipped>{_any_of(HTML.skipped)}){end_of_tag}{text}{opening}/{same_name}\s*"
     forbids = r"""(?<![\w-])(?:translate\s*=\s*(?:["']|&\w+;)*no|notranslate)(?![\w-])"""
-    forbidden = rf"[A-Za-z][\w-]*(?![\w-])(?={within_tag}?{forbids})"
-
-    def element(group: str, name: str, content: str) -> str:
-        same_name = rf"(?i:(?P={group}))(?![\w-])"
-        text = rf"[^{first}]*(?:(?!{opening}/?{same_name}){first}[^{first}]*){times}"
-        head = rf"{opening}(?P<{group}>{name}){within_tag}(?<!/){closing}"
-        return rf"{head}(?{content}{text}){opening}/{same_name}\s*{closing}"
-
-    without_words = element("skipped", _any_of(HTML.skipped), ":")
-    with_words = element("kept", f"(?:{_any_of(HTML.protected)}|{forbidden})", "P<content>")
-    return f"{opening}!--{comment}--{closing}|{without_words}|{with_words}"
+    forbidden = rf"(?!{_any_of(_ALONE)})[A-Za-z][\w-]*(?![\w-])(?={within_tag}?{forbids})"
+    kept = rf"(?P<kept>{_any_of(HTML.protected)}|{forbidden}){end_of_tag}"
+    return f"{opening}(?:!--{comment}--{closing}|{skipped}{closing}|{kept})"
 
 
 def _any_of(elements: Iterable[str]) -> str:
@@ -162,7 +158,7 @@ def _any_of(elements: Iterable[str]) -> str:
     return rf"(?i:{'|'.join(sorted(elements))})(?![\w-])"
 
 
-_ESCAPED_TAG = re.compile(rf"(?P<letter>&)amp;(?=#?\w+;)|{tag_pattern('&lt;', '&gt;')}")
+_ESCAPED_TAG = re.compile(rf"(?P<letter>&)amp;(?=#?\w+;)|{tag_pattern('&lt;', '(?:&gt;|>)')}")
 """A tag, or the mark of a reference in escaped HTML."""
 _RAW_TAG = re.compile(tag_pattern("<", ">"))
 

@@ -1,6 +1,5 @@
 """Markdown: blocks by markdown-it, and inline markup segments in the lines of the source."""
 
-import html
 import json
 import re
 import unicodedata
@@ -380,7 +379,7 @@ class _Paragraph:
             before = self._source[max(0, begin - 1) : begin].strip()
             behind = self._source[end : end + 1].strip()
             self._add_mark(span, before, behind)
-        elif kind == "tag":
+        elif kind == "tag" or match["kept"]:
             self._add_tag(match)
         elif kind == "code":
             builder.add_protected(text.strip("`"), [span])
@@ -388,10 +387,7 @@ class _Paragraph:
             builder.add_protected(text[1:-1], [span])
         elif kind == "formula":
             builder.add_protected(text, [span])
-        elif kind == "untranslated":
-            content = re.sub("<[^<>]*>", "", match["content"] or "")
-            builder.add_protected(html.unescape(content), [span])
-        elif kind in ("break", "note"):
+        elif kind in ("break", "note", "untranslated"):
             builder.add_empty([span], is_space=kind == "break")
         elif kind == "reference":
             add_reference(builder, match)
@@ -412,6 +408,10 @@ class _Paragraph:
         is_in_word = mark[0] == "_" and _is_letter(before) and _is_letter(behind)
         if span in self._marks_as_text or is_in_word:
             builder.add_text(mark, span)
+        elif can_close and len(mark) < 3 and builder.is_innermost(3 * mark[0]):
+            # One mark or two marks end a part of three marks.
+            builder.divide_innermost(mark)
+            builder.close(mark, [span])
         elif can_close and builder.is_open(mark):
             builder.close(mark, [span])
         elif (
@@ -429,15 +429,15 @@ class _Paragraph:
             builder.add_text(mark, span)
 
     def _add_tag(self, match: re.Match[str]) -> None:
-        name = match["name"].lower()
-        if name not in HTML.raw:
-            self.tags.append(match.span())
+        name = (match["kept"] or match["name"]).lower()
         if match["slash"]:
             self._builder.close(name, [match.span()])
         elif name in HTML.empty or match[0].endswith("/>"):
             self._builder.add_empty([match.span()], is_space=name in HTML.spaces)
         else:
-            self._builder.open(name, [match.span()])
+            self._builder.open(name, [match.span()], keeps_text=match["kept"] is not None)
+        if name not in HTML.raw and not self._builder.keeps_text:
+            self.tags.append(match.span())
 
     def _add_link(self, match: re.Match[str]) -> int:
         """Begin a link, or add an image. Brackets without a target are text."""
@@ -463,5 +463,6 @@ class _Paragraph:
         return label_begin
 
     def _add_own_segment(self, span: Span, note: str) -> None:
-        text = _ESCAPE.sub(r"\1", self._source[slice(*span)])
-        self._segments.append(plain_segment(text, span, note))
+        if not self._builder.keeps_text:
+            text = _ESCAPE.sub(r"\1", self._source[slice(*span)])
+            self._segments.append(plain_segment(text, span, note))

@@ -28,6 +28,7 @@ _HEADER = re.compile(r'^msgid[ \t]+""\s*^msgstr[ \t]+(?:""\s*)*"(?!")', re.M)
 _LANGUAGE = re.compile(rf'(?:{_CONTENT}"\s*")*?(?:{_CONTENT}\\n)?Language:[ \t]*([\w@.-]*)\\n')
 """The header behind its first mark, up to its language."""
 _CHARSET = re.compile(rb"charset=([\w.-]+)")
+_NUM_FORMS = re.compile(r"Plural-Forms:[ \t]*nplurals[ \t]*=[ \t]*([1-9])\b")
 _ESCAPE = re.compile(r"(?:\\(?:[abfnrtv]|[0-3]?[0-7]{1,2}|x[\da-fA-F]{2}))+|\\(.)")
 _ESCAPES = {code: f"\\{code:03o}" for code in range(32) if chr(code) != "\n"}
 _ESCAPES |= {0xDC00 + code: f"\\{code:03o}" for code in range(128, 256)}  # bytes of no character
@@ -39,10 +40,12 @@ _ESCAPES |= {
 
 @dataclass(frozen=True)
 class _Message:
-    """The text of a message. Its segment is ``text[words[0]:words[1]]``."""
+    """The text of a message, whose segment is ``text[words[0]:words[1]]``, and its new field."""
 
     text: str
     words: Span
+    field: str
+    line_end: str
 
 
 @formats.register("po")
@@ -81,11 +84,18 @@ class PoFormat(TextFormat):
         if "msgid" not in source:
             raise DataError("it has no messages; is it a PO file?")
         charset = self.encoding(source[:4096].encode())
+        header = _NUM_FORMS.search(source[:4096])
+        num_forms = int(header[1]) if header else None
         for span in _entries(source):
-            yield from self._entry(source, span, charset)
+            yield from self._entry(source, span, charset, num_forms)
 
-    def _entry(self, source: str, span: Span, charset: str) -> Iterator[Segment]:
-        """Yield a segment for each text of an entry. The first span begins at the flags."""
+    def _entry(
+        self, source: str, span: Span, charset: str, num_forms: int | None
+    ) -> Iterator[Segment]:
+        """Yield a segment for each text of an entry. The first span begins at the flags.
+
+        An entry with a plural gets ``num_forms`` texts. None: as many as it has.
+        """
         begin_entry, end_entry = span
         fields = {match[1]: match for match in _FIELD.finditer(source, begin_entry, end_entry)}
         texts = {name: _value(match[2], charset) for name, match in fields.items()}
@@ -96,16 +106,24 @@ class PoFormat(TextFormat):
         flags = _FLAGS.search(source, begin_entry, end_entry)
         first = flags or next(iter(fields.values()))
         begin: int | None = first.start()
+        line_end = "\r\n" if "\r\n" in source[begin_entry:end_entry] else "\n"
+        begins = {name: match.start() for name, match in fields.items()}
+        ends = {name: match.start() + len(match[0].rstrip()) for name, match in fields.items()}
+        last = max(ends.values())
+        if num_forms and "msgid_plural" in texts:
+            # Insert missing forms behind the last one, and replace further ones by the last form.
+            strings = [f"msgstr[{number}]" for number in range(num_forms)]
+            ends[strings[-1]] = last
         for number, name in enumerate(strings):
             if begin is None:
-                begin = fields[name].start()
+                begin = begins.get(name, last)
             text = texts["msgid"]
             if number > 0 or len(strings) == 1:
                 text = texts.get("msgid_plural", text)
             segment = tagged_segment(text, (0, len(text)), _INLINE)
             if segment is not None:
-                end = fields[name].start() + len(fields[name][0].rstrip())
-                yield replace(segment, span=(begin, end), note=_Message(text, segment.span))
+                note = _Message(text, segment.span, name, line_end)
+                yield replace(segment, span=(begin, ends.get(name, last)), note=note)
                 begin = None
 
     def rendered(self, segment: Segment, translation: AlignedText, source: ReadSource) -> str:
@@ -114,12 +132,13 @@ class PoFormat(TextFormat):
         text = super().rendered(segment, translation, lambda span: message.text[slice(*span)])
         begin, end = message.words
         fields = source(segment.span)
-        *_, field = _FIELD.finditer(fields)
-        head = fields[: field.start(2)]
-        if not head.startswith("msgstr["):
+        head = f"{fields}{message.line_end}{message.field} "
+        for match in _FIELD.finditer(fields):
+            if match[1] == message.field:
+                head = fields[: match.start(2)]
+        if "msgid" in head:
             head = _with_flag(head)
-        line_end = "\r\n" if "\r\n" in fields else "\n"
-        return head + _quoted(message.text[:begin] + text + message.text[end:], line_end)
+        return head + _quoted(message.text[:begin] + text + message.text[end:], message.line_end)
 
 
 def _entries(source: str) -> Iterator[Span]:

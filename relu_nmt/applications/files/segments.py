@@ -56,6 +56,7 @@ class Tag:
         is_spaced: a tag without words has a space on both sides.
         style: what a format keeps of the tag for the text within.
         may_be_note: the text within a pair may be the number of a note.
+        keeps_text: the text within a pair is not translated.
         start: for an empty tag that ends a span, the empty tag that begins the span.
         children: tags within the pair.
     """
@@ -69,6 +70,7 @@ class Tag:
     is_spaced: bool = False
     style: str = ""
     may_be_note: bool = False
+    keeps_text: bool = False
     start: "Tag | None" = None
     children: list["Tag"] = field(default_factory=list)
 
@@ -199,14 +201,15 @@ class SegmentBuilder:
         repeats: bool = False,
         style: str = "",
         may_be_note: bool = False,
+        keeps_text: bool = False,
     ) -> None:
         """Begin a pair of tags."""
         self._count()
         if self._is_behind_link and name in _LINKS:
             self.divide()
         begin = len(self.text)
-        may_be_note = may_be_note or name in _NOTES
-        tag = Tag(begin, begin, source, repeats=repeats, style=style, may_be_note=may_be_note)
+        tag = Tag(begin, begin, source, repeats=repeats, style=style, keeps_text=keeps_text)
+        tag.may_be_note = may_be_note or name in _NOTES
         self._open.append((name, tag))
         self._last_empty = None
         self._last_opened = tag
@@ -220,15 +223,35 @@ class SegmentBuilder:
         """Return True if the innermost open pair has this name."""
         return bool(self._open) and self._open[-1][0] == name
 
+    @property
+    def keeps_text(self) -> bool:
+        """True within a pair whose text is not translated."""
+        return any(tag.keeps_text for _, tag in self._open)
+
+    def divide_innermost(self, name: str) -> None:
+        """Divide the innermost pair into two pairs. The inner pair gets the name."""
+        marks, inner = self._open.pop()
+        [(begin, end)] = inner.opening
+        middle = end - len(name)
+        inner.opening = [(middle, end)]
+        outer = Tag(inner.begin, inner.begin, [(begin, middle)], repeats=True)
+        self._open += [(marks[len(name) :], outer), (name, inner)]
+        self._count()
+
     def close(self, name: str, source: Sequence[Span], may_overlap: bool = False) -> None:
         """End the innermost open pair with this name. If there is none, the tag is an empty tag.
 
         Open pairs within this pair become empty tags. With ``may_overlap`` they stay, and both tags
         of this pair become empty tags.
         """
+        numbers = [i for i, (open_name, _) in enumerate(self._open) if open_name == name]
         overlaps = may_overlap and not self.is_innermost(name)
-        if overlaps or not self.is_open(name):
-            numbers = [i for i, (open_name, _) in enumerate(self._open) if open_name == name]
+        if numbers and self._open[numbers[-1]][1].keeps_text:
+            # Tags of HTML without an end, as in <code><ul></code>, are part of the text.
+            inner_names = [open_name for open_name, _ in self._open[numbers[-1] + 1 :]]
+            is_html = all(inner_name.startswith("html ") for inner_name in inner_names)
+            overlaps = may_overlap and not is_html
+        if overlaps or not numbers:
             if numbers:
                 self._make_empty(numbers[-1])
             self.add_empty(source, is_first=len(source) > 1, start=self._starts.pop(name, None))
@@ -240,6 +263,11 @@ class SegmentBuilder:
         _, tag = self._open.pop()
         tag.end = len(self.text)
         tag.closing = source
+        if tag.keeps_text:
+            text = html.unescape(self.text[tag.begin :])
+            self._take_out(tag)
+            self.add_protected(text, tag.opening)
+            return
         tag.is_spaced = tag.is_spaced and tag.begin == tag.end
         self._is_behind_link = self._is_behind_link or name in _LINKS
         # A tag of unparsed text has several spans, and its text has them, too.
@@ -325,13 +353,17 @@ class SegmentBuilder:
 
     def _take_out(self, tag: Tag) -> None:
         """Turn a pair into a tag without words, and remove its text from the segment."""
-        begin = tag.opening[0][0]
-        tag.opening = [(begin, tag.closing[-1][1])]
+        # A tag of unparsed text stands between the marks of this text.
+        first = len(tag.opening) // 2
+        last = len(tag.closing) // 2
+        begin = tag.opening[first][0]
+        whole = begin, tag.closing[last][1]
+        tag.opening = [*tag.opening[:first], whole, *tag.closing[last + 1 :]]
         tag.closing = ()
         tag.children = []
         tag.end = tag.begin
         self.text = self.text[: tag.begin]
-        while self._text_spans[-1][0] >= begin:
+        while self._text_spans and self._text_spans[-1][0] >= begin:
             self._text_spans.pop()
         while self._protected and self._protected[-1].begin >= tag.begin:
             self._protected.pop()
@@ -406,24 +438,23 @@ def add_tag(
     """Add a tag by the groups of its match, all of which a pattern may lack.
 
     A tag with a ``name`` belongs to a pair, and ends it if it has a ``slash``. It is an empty tag
-    if it has an ``end`` or is ``alone``. With ``divides`` it divides words. ``content`` is text
-    that is not translated, and a ``letter`` is text. All other matches are empty tags. White space
-    and ``<br>`` stand for a space. With ``is_in_xml`` elements of XML may overlap the pairs.
+    if it has an ``end`` or is ``alone``. With ``divides`` it divides words. A ``kept`` name begins
+    a pair whose text is not translated. A ``letter`` is text. All other matches are empty tags.
+    White space and ``<br>`` stand for a space. With ``is_in_xml`` elements of XML may overlap the
+    pairs.
     """
     groups = match.groupdict()
-    name = (groups.get("name") or "").lower()
+    kept = groups.get("kept")
+    name = (kept or groups.get("name") or "").lower()
     pair = f"html {name}" if is_in_xml else name
     if groups.get("letter"):
         builder.add_text(match["letter"], match.span())
-    elif groups.get("content") is not None:
-        without_tags = match.re.sub(" ", match["content"])
-        builder.add_protected(html.unescape(without_tags), source)
     elif not name or groups.get("end") or groups.get("alone"):
         is_space = match[0].isspace() or name == "br"
         builder.add_empty(source, is_space=is_space, is_first=len(source) > 1)
     elif match["slash"]:
         builder.close(pair, source, may_overlap=is_in_xml)
     else:
-        builder.open(pair, source)
+        builder.open(pair, source, keeps_text=kept is not None)
     if groups.get("divides"):
         builder.divide()

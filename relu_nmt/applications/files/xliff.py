@@ -130,32 +130,14 @@ class _Reader(MarkedTextReader):
         piece = self.pieces[number]
         element = self._span((number, end))
         if piece.name in _OPENING:
-            behind = self._end_untranslated(number, end)
-            if behind > end:
-                text = self.text_of(range(end, behind))
-                self.builder.add_protected(text, [self._span((number, behind))])
-                return behind
-            self.builder.open(self._key(piece), [element])
+            keeps_text = self.is_untranslated(piece)
+            self.builder.open(self._key(piece), [element], keeps_text=keeps_text)
         elif piece.name in _CLOSING:
             self.builder.close(self._key(piece), [element], may_overlap=True)
         elif piece.name not in self.vocabulary.inline and self._is_line_break(number, element):
             self.builder.add_empty([element], is_space=True)
         else:
             return super().add_inline(number, end)
-        return end
-
-    def _end_untranslated(self, number: int, end: int) -> int:
-        """Return the number of the last piece of a text not to be translated, or else ``end``."""
-        if not self.is_untranslated(self.pieces[number]):
-            return end
-        depth = 0
-        for last in range(end + 1, len(self.pieces)):
-            piece = self.pieces[last]
-            if piece.name in _CLOSING and self._key(piece) == self._key(self.pieces[number]):
-                return self.partners.get(last, last) if depth == 0 else end
-            depth += (piece.kind == "open") - (piece.kind == "close")
-            if depth < 0:  # the end of the element around the text
-                break
         return end
 
     def _is_line_break(self, number: int, element: Span) -> bool:

@@ -7,6 +7,7 @@ from relu_nmt.errors import DataError
 from tests.unit.applications.files.translators import backward, dropping, translate
 
 COUNT = 20_000
+NESTED = "x " + "".join(f"<a{number} translate=no>" for number in range(1_500)) + "\n"
 
 
 @pytest.mark.parametrize(
@@ -45,6 +46,7 @@ COUNT = 20_000
         ("table", "x " + "<code>" * COUNT),
         ("table", "x " + "<a translate=" * COUNT),
         ("table", "x <" + "a" * 90_000),
+        ("table", NESTED * 5),
         ("po", 'msgid "' + '"\n"' * COUNT),
         ("po", 'msgid "a' + "<" * COUNT + '"\nmsgstr ""\n'),
         ("subtitles", "0:00:01,0 --> 0:00:02,0\n" + "<i>" * COUNT),

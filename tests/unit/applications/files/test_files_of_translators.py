@@ -168,6 +168,23 @@ def test_the_only_form_of_an_entry_is_made_from_its_plural():
     assert translate(source, "po").endswith('\nmsgstr[0] "%d DATEIEN"\n')
 
 
+@pytest.mark.parametrize("end", ["", "\n", '\n\nmsgid "da"\nmsgstr ""\n'])
+@pytest.mark.parametrize("num_forms", [1, 2, 3])
+@pytest.mark.parametrize("num_fields", [1, 2, 3])
+def test_entries_get_as_many_forms_as_the_header_says(num_fields, num_forms, end):
+    header = f'msgid ""\nmsgstr ""\n"Plural-Forms: nplurals={num_forms}; plural=0;\\n"\n\n'
+    entry = 'msgid "ein Bild"\nmsgid_plural "%d Bilder"\n'
+    fields = [f'msgstr[{number}] ""' for number in range(num_fields)]
+    texts = ["EIN BILD", "%d BILDER", "%d BILDER"] if num_forms > 1 else ["%d BILDER"]
+    written = [f'msgstr[{number}] "{texts[number]}"' for number in range(num_forms)]
+    end_written = end.replace("msgid", "#, fuzzy\nmsgid").replace('""', '"DA"')
+    for line_end in ("\n", "\r\n"):
+        source = f"{header}{entry}{line_end.join(fields)}{end}"
+        source = source.replace("\r\n", "\n").replace("\n", line_end)
+        expected = header + "#, fuzzy\n" + entry + "\n".join(written) + end_written
+        assert translate(source, "po") == expected.replace("\n", line_end)
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -248,6 +265,41 @@ def test_placeholders_and_protected_words_of_xliff(text, expected):
         "</trans-unit></body></file></xliff>"
     )
     assert f">{expected}</target>" in translate(source, "xliff")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            'Ein &lt;code>a <g id="1">b</g> c&lt;/code> da',
+            'DA &lt;code>a <g id="1">b</g> c&lt;/code> EIN',
+        ),
+        (
+            'Ein <g id="1">&lt;code>a <x id="2"/>b&lt;/code> rot</g> da',
+            'DA <g id="1">ROT &lt;code>a <x id="2"/>b&lt;/code></g> EIN',
+        ),
+        (
+            'Ein &lt;b translate="no">a <g id="1">b</g> c&lt;/b> da',
+            'DA &lt;b translate="no">a <g id="1">b</g> c&lt;/b> EIN',
+        ),
+        (
+            "Ein <![CDATA[rot <code>]]><g id='1'>b</g><![CDATA[ c</code> da]]>",
+            "DA <![CDATA[<code>]]><g id='1'>b</g><![CDATA[ c</code>]]> ROT EIN",
+        ),
+        (
+            "Ein &lt;code&gt;a &lt;ul&gt; b&lt;/code&gt; da",
+            "DA &lt;code&gt;a &lt;ul&gt; b&lt;/code&gt; EIN",
+        ),
+        ('Ein {<g id="1">name</g>} da', 'DA {<g id="1">name</g>} EIN'),
+        ('Ein {na<x id="1"/>me} da', 'DA {na<x id="1"/>me} EIN'),
+        ('Ein <g id="1">{na</g>me} da', 'DA <g id="1">{na</g>me} EIN'),
+        ('Ein %<g id="1">(n)</g>d da', 'DA %<g id="1">(n)</g>d EIN'),
+    ],
+)
+def test_code_and_placeholders_with_elements_of_xliff_stay(text, expected):
+    unit = f"<trans-unit><source>{text}</source></trans-unit>"
+    source = f"<xliff><file><body>{unit}</body></file></xliff>"
+    assert f">{expected}</target>" in translate(source, "xliff", backward)
 
 
 TWO = (

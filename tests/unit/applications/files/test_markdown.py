@@ -95,9 +95,14 @@ def test_marks_without_a_partner_stay(text):
     [
         ("Ein **fetter *Baum*** da\n", "DA ***BAUM* FETTER** EIN\n"),
         ("Ein *fetter **Baum*** da\n", "DA ***BAUM** FETTER* EIN\n"),
+        ("***Ein** Baum* da\n", "DA *BAUM **EIN***\n"),
+        ("***Ein* Baum** da\n", "DA **BAUM *EIN***\n"),
+        ("___Ein_ Baum__ da\n", "DA __BAUM _EIN___\n"),
+        ("**so ***ein** Baum* da** ja\n", "JA **DA *BAUM **EIN*** SO**\n"),
+        ("***Ein** Baum da\n", "*DA BAUM **EIN**\n"),
     ],
 )
-def test_three_marks_end_two_pairs(text, expected):
+def test_three_marks_begin_or_end_two_pairs(text, expected):
     assert translate(text, "markdown", backward) == expected
 
 
