@@ -241,9 +241,11 @@ def _copy_protected(words: list[Word], copied: Word, source: str, num_source: in
     assert copied.source is not None and copied.protected is not None
     scores = []
     for word in words:
+        # A mark does not stand for a protected text with letters.
+        is_other_mark = _is_mark(word.text) and word.text not in copied.text
         if word.protected:
             scores.append(BLOCKED)
-        elif word.source is None or _is_other_mark(word.text, copied.text):
+        elif word.source is None or (is_other_mark and not _is_mark(copied.text)):
             scores.append(UNKNOWN)
         else:
             scores.append(INSIDE if word.source == copied.source else ELSEWHERE)
@@ -271,11 +273,6 @@ def _copy_protected(words: list[Word], copied: Word, source: str, num_source: in
 def _is_mark(text: str) -> bool:
     """Return True for a text with neither a letter nor a digit, other than a space."""
     return text.strip() != "" and not any(map(str.isalnum, text))
-
-
-def _is_other_mark(text: str, protected: str) -> bool:
-    """Return True for a mark that does not stand for a protected text with letters."""
-    return _is_mark(text) and not _is_mark(protected) and text not in protected
 
 
 def best_run(scores: Sequence[float]) -> tuple[int, int]:

@@ -72,10 +72,7 @@ class TextFormat(FileFormat):
     keeps_equal = True
 
     def read(self, content: bytes) -> Document:
-        mark = b""
-        for known_mark in BYTE_ORDER_MARKS:
-            if content.startswith(known_mark):
-                mark = known_mark
+        mark = max(filter(content.startswith, BYTE_ORDER_MARKS), key=len, default=b"")
         encoding = BYTE_ORDER_MARKS[mark] if mark else self.encoding(content)
         body = content.removeprefix(mark)
         try:

@@ -23,6 +23,7 @@ from relu_nmt.applications.files.segments import (
     Segment,
     SegmentBuilder,
     Span,
+    add_tag,
     all_tags,
     plain_segment,
 )
@@ -76,7 +77,7 @@ _INLINE = re.compile(
   | (?P<untranslated>"""
     + untranslated_pattern("<", ">")
     + r""")
-  | (?P<tag><(?P<slash>/?)(?P<name>[A-Za-z][\w-]*)[^<>]*>)
+  | (?P<tag><(?P<slash>/?)(?P<name>[A-Za-z][\w-]*)[^<>]*?(?P<end>/)?>)
   | (?P<link>(?P<image>!?)\[(?P<label>(?:[^\[\]\\`]|\\.|\[[^\[\]]*\]
       |(?P<label_ticks>`+)(?!`)(?:[^`]|(?!(?P=label_ticks)(?!`))`+(?!`)){1,1000}(?P=label_ticks)(?!`)
       |(?P<lone_ticks>`+)(?!`)(?!.{1,1000}?(?<!`)(?P=lone_ticks)(?!`)))*)\]
@@ -135,10 +136,9 @@ class MarkdownFormat(TextFormat):
                     texts = paragraph.read(span)
                 segments += texts
                 tags += paragraph.tags
-        with_words = [segment for segment in segments if segment is not None]
-        with_words += _html_segments(source, pages)
-        with_words += _html_segments(source, tags)
-        return sorted(with_words, key=attrgetter("span"))
+        segments += _html_segments(source, pages)
+        segments += _html_segments(source, tags)
+        return sorted(filter(None, segments), key=attrgetter("span"))
 
     def text(self, text: str, style: str, segment: Segment) -> str:
         """Return translated text with escapes for the characters of markup."""
@@ -379,15 +379,13 @@ class _Paragraph:
             before = self._source[max(0, begin - 1) : begin].strip()
             behind = self._source[end : end + 1].strip()
             self._add_mark(span, before, behind)
-        elif kind == "tag" or match["kept"]:
+        elif kind in ("tag", "untranslated"):
             self._add_tag(match)
         elif kind == "code":
             builder.add_protected(text.strip("`"), [span])
-        elif kind == "address":
-            builder.add_protected(text[1:-1], [span])
-        elif kind == "formula":
-            builder.add_protected(text, [span])
-        elif kind in ("break", "note", "untranslated"):
+        elif kind in ("address", "formula"):
+            builder.add_protected(text.strip("<>"), [span])
+        elif kind in ("break", "note"):
             builder.add_empty([span], is_space=kind == "break")
         elif kind == "reference":
             add_reference(builder, match)
@@ -406,10 +404,11 @@ class _Paragraph:
         can_close = before != "" and (_is_letter(before) or not _is_letter(behind))
         can_open = behind != "" and (_is_letter(behind) or not _is_letter(before))
         is_in_word = mark[0] == "_" and _is_letter(before) and _is_letter(behind)
+        # One mark or two marks end a part of three marks.
+        is_part = builder.is_innermost(3 * mark[0]) and len(mark) < 3 and before != mark[0]
         if span in self._marks_as_text or is_in_word:
             builder.add_text(mark, span)
-        elif can_close and len(mark) < 3 and builder.is_innermost(3 * mark[0]):
-            # One mark or two marks end a part of three marks.
+        elif can_close and is_part:
             builder.divide_innermost(mark)
             builder.close(mark, [span])
         elif can_close and builder.is_open(mark):
@@ -429,14 +428,12 @@ class _Paragraph:
             builder.add_text(mark, span)
 
     def _add_tag(self, match: re.Match[str]) -> None:
-        name = (match["kept"] or match["name"]).lower()
-        if match["slash"]:
-            self._builder.close(name, [match.span()])
-        elif name in HTML.empty or match[0].endswith("/>"):
+        name = (match["name"] or "").lower()
+        if name in HTML.empty:
             self._builder.add_empty([match.span()], is_space=name in HTML.spaces)
         else:
-            self._builder.open(name, [match.span()], keeps_text=match["kept"] is not None)
-        if name not in HTML.raw and not self._builder.keeps_text:
+            add_tag(self._builder, match, [match.span()])
+        if name and name not in HTML.raw and not self._builder.keeps_text:
             self.tags.append(match.span())
 
     def _add_link(self, match: re.Match[str]) -> int:

@@ -84,35 +84,28 @@ class PoFormat(TextFormat):
         if "msgid" not in source:
             raise DataError("it has no messages; is it a PO file?")
         charset = self.encoding(source[:4096].encode())
-        header = _NUM_FORMS.search(source[:4096])
-        num_forms = int(header[1]) if header else None
         for span in _entries(source):
-            yield from self._entry(source, span, charset, num_forms)
+            yield from self._entry(source, span, charset)
 
-    def _entry(
-        self, source: str, span: Span, charset: str, num_forms: int | None
-    ) -> Iterator[Segment]:
-        """Yield a segment for each text of an entry. The first span begins at the flags.
-
-        An entry with a plural gets ``num_forms`` texts. None: as many as it has.
-        """
-        begin_entry, end_entry = span
-        fields = {match[1]: match for match in _FIELD.finditer(source, begin_entry, end_entry)}
+    def _entry(self, source: str, span: Span, charset: str) -> Iterator[Segment]:
+        """Yield a segment for each text of an entry. The first span begins at the flags."""
+        fields = {match[1]: match for match in _FIELD.finditer(source, *span)}
         texts = {name: _value(match[2], charset) for name, match in fields.items()}
         strings = [name for name in fields if name.startswith("msgstr")]
         is_done = any(texts[name] for name in strings) and not self.options.retranslate
         if not texts.get("msgid") or is_done:
             return
-        flags = _FLAGS.search(source, begin_entry, end_entry)
+        flags = _FLAGS.search(source, *span)
         first = flags or next(iter(fields.values()))
         begin: int | None = first.start()
-        line_end = "\r\n" if "\r\n" in source[begin_entry:end_entry] else "\n"
+        line_end = "\r\n" if "\r\n" in source[slice(*span)] else "\n"
         begins = {name: match.start() for name, match in fields.items()}
         ends = {name: match.start() + len(match[0].rstrip()) for name, match in fields.items()}
         last = max(ends.values())
-        if num_forms and "msgid_plural" in texts:
+        header = _NUM_FORMS.search(source, 0, 4096)
+        if header and "msgid_plural" in texts:
             # Insert missing forms behind the last one, and replace further ones by the last form.
-            strings = [f"msgstr[{number}]" for number in range(num_forms)]
+            strings = [f"msgstr[{number}]" for number in range(int(header[1]))]
             ends[strings[-1]] = last
         for number, name in enumerate(strings):
             if begin is None:

@@ -246,11 +246,10 @@ class SegmentBuilder:
         """
         numbers = [i for i, (open_name, _) in enumerate(self._open) if open_name == name]
         overlaps = may_overlap and not self.is_innermost(name)
-        if numbers and self._open[numbers[-1]][1].keeps_text:
-            # Tags of HTML without an end, as in <code><ul></code>, are part of the text.
-            inner_names = [open_name for open_name, _ in self._open[numbers[-1] + 1 :]]
-            is_html = all(inner_name.startswith("html ") for inner_name in inner_names)
-            overlaps = may_overlap and not is_html
+        if overlaps and numbers and self._open[numbers[-1]][1].keeps_text:
+            # Tags of HTML within code may have no end.
+            inner = self._open[numbers[-1] + 1 :]
+            overlaps = not all(open_name.startswith("html ") for open_name, _ in inner)
         if overlaps or not numbers:
             if numbers:
                 self._make_empty(numbers[-1])
@@ -265,6 +264,8 @@ class SegmentBuilder:
         tag.closing = source
         if tag.keeps_text:
             text = html.unescape(self.text[tag.begin :])
+            is_divided = any(not child.opening for child in all_tags(tag.children))
+            self._divides = is_divided and text.startswith(" ")
             self._take_out(tag)
             self.add_protected(text, tag.opening)
             return

@@ -124,14 +124,10 @@ def _sentence(texts: Sequence[Segment]) -> Segment:
 
 def _of_part(part: Part, words: Sequence[Word]) -> list[Word]:
     """Return words with their source word's number in the part. None: in another part."""
-    numbers = range(len(source_spans(part.segment)))
-    moved = []
-    for word in words:
-        number = None
-        if word.source is not None and word.source - part.first_word in numbers:
-            number = word.source - part.first_word
-        moved.append(replace(word, source=number))
-    return moved
+    numbers: dict[int | None, int] = {}
+    for number in range(len(source_spans(part.segment))):
+        numbers[part.first_word + number] = number
+    return [replace(word, source=numbers.get(word.source)) for word in words]
 
 
 def divided(words: Sequence[Word], firsts: Sequence[int], width: int) -> list[int]:
@@ -198,11 +194,9 @@ def wrapped(text: str, width: int) -> list[str]:
 def _filled(tokens: Sequence[str], width: int) -> list[str]:
     lines = [""]
     for token in tokens:
-        longer = lines[-1] + token
+        longer = (lines[-1] + token).lstrip()
         if lines[-1] and len(_TAG.sub("", longer)) > width:
             lines.append(token.lstrip())
-        elif lines[-1]:
-            lines[-1] = longer
         else:
-            lines[-1] = token.lstrip()
+            lines[-1] = longer
     return lines

@@ -155,11 +155,8 @@ class _Reader(MarkedTextReader):
 
     def _key(self, piece: Piece) -> str:
         """Return a name that is the same for both ends of a pair."""
-        for name in ("rid", "startRef", "id"):
-            value = attribute(self.source, piece, name)
-            if value:
-                return f"pair {value}"
-        return "pair"
+        values = (attribute(self.source, piece, name) for name in ("rid", "startRef", "id"))
+        return f"pair {next(filter(None, values), '')}"
 
 
 @formats.register("xliff")

@@ -164,10 +164,8 @@ class _Interface:
     async def detect(self, content: DetectBody) -> list[dict[str, Any]]:
         """Return the source languages, the likeliest first."""
         self._check_key(content.api_key)
-        languages = []
-        for code, confidence in detected_languages(self._services, content.q).items():
-            languages.append({"language": code, "confidence": round(100 * confidence)})
-        return languages
+        detected = detected_languages(self._services, content.q).items()
+        return [{"language": code, "confidence": round(100 * share)} for code, share in detected]
 
     async def translate(self, content: TextBody, request: Request) -> Response:
         """Translate a text, or several."""
@@ -177,14 +175,11 @@ class _Interface:
 
         def work(queued: QueuedRequest) -> bytes:
             segments = service.segment_translator(queued, 1 + content.alternatives)
-            values: dict[str, list[Any]] = {"translatedText": []}
+            ranked = [ranked_translations(text, content.format, segments) for text in texts]
+            values: dict[str, list[Any]] = {"translatedText": [ranks[0] for ranks in ranked]}
             if content.alternatives:
-                values["alternatives"] = []
-            for text in texts:
-                best, *others = ranked_translations(text, content.format, segments)
-                values["translatedText"].append(best)
-                if content.alternatives:
-                    values["alternatives"].append(others[: content.alternatives])
+                behind = 1 + content.alternatives
+                values["alternatives"] = [ranks[1:behind] for ranks in ranked]
             if content.source == "auto":
                 detected = {"language": service.languages[0], "confidence": confidence}
                 values["detectedLanguage"] = [detected] * len(texts)

@@ -83,6 +83,8 @@ def test_marks_move_with_their_words():
         "\\",
         "~~",
         "`\n`",
+        "****",
+        "*** **",
     ],
 )
 def test_marks_without_a_partner_stay(text):

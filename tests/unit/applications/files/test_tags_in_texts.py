@@ -68,6 +68,7 @@ def test_tags_in_a_cell_are_tags():
         ("<p>Eins</p><p>Zwei</p>", "<p>ZWEI</p> <p>EINS</p>"),
         ("<p>Eins</p> <P>Zwei</p>", "<P>ZWEI</p> <p>EINS</p>"),
         ("<ul><li>Eins</li><li>Zwei</li></ul>", "<ul><li>ZWEI</li> <li>EINS</li></ul>"),
+        ("<p>Eins</p><code>zwei</code>", "<code>zwei</code> <p>EINS</p>"),
         ("Eins<hr/>Zwei<HR>Drei", "DREI ZWEI<HR> EINS<hr/>"),
         (
             "<option>Eins</option><option>Zwei</option>",
