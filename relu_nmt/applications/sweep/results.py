@@ -209,8 +209,9 @@ def _add_scores(cell: Cell, step: Step) -> None:
 def columns_of(content: Any, columns: Any, *names: str) -> Record:
     """Return the known values of a file by column.
 
-    ``columns`` has the shape of the content, with names that have the same column together, and
-    ``*`` for all names. The ``{}`` of a column are ``names``, then the names above its value.
+    ``columns`` has the shape of the file, with a column in the place of a value. Each key is one or
+    more names, or ``*`` for all names. The first of ``names`` and of the names that lead to a value
+    fill the ``{}`` of its column.
 
     Example:
         >>> columns_of({"cross": {"sum": 0.9}}, {"*": {"entropy sum": "{}_{}"}})
