@@ -37,7 +37,8 @@ def outputs_of_normal_scores(name, n, causal, batch=12_500, dim=8):
     ],
 )
 def test_theorem_4_1_gives_the_variance_of_outputs_at_every_length(name, variance, causal):
-    for n in (1, 8, 32):
+    # A causal pass has all lengths up to its own.
+    for n in (16,) if causal else (1, 8, 32):
         values = outputs_of_normal_scores(name, n, causal)
         lengths = range(1, n + 1) if causal else [n]
         for row, visible in enumerate(lengths):

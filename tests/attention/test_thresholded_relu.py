@@ -17,10 +17,10 @@ ROWS = Need(statistics=True, telemetry=True)
 
 def rows_of_normal_scores(power, n, deviation):
     """Return the statistics of 2,000 rows of n independent normal scores."""
-    attend = make_attention(f"thresholded_relu:power={power}", "cross", dim=8)
-    q = torch.zeros(1000, 2, 1, 8, dtype=torch.float64)
-    q[..., 0] = deviation * math.sqrt(8)
-    _, k, v = random_qkv(1000, 1, n, dim=8, seed=n)
+    attend = make_attention(f"thresholded_relu:power={power}", "cross", dim=2)
+    q = torch.zeros(1000, 2, 1, 2, dtype=torch.float64)
+    q[..., 0] = deviation * math.sqrt(2)
+    _, k, v = random_qkv(1000, 1, n, dim=2, seed=n)
     return attend(q, k, v, Visibility(1, n), need=ROWS).rows
 
 

@@ -36,7 +36,6 @@ def sentences_of(groups):
     return [list(groups.sentences(i)) for i in range(len(groups))]
 
 
-@settings(max_examples=300)
 @given(SIZES, LIMITS)
 def test_groups_have_every_sentence_once_in_order_and_never_cross_documents(documents, limit):
     sizes, counts = arrays(documents)
@@ -49,7 +48,6 @@ def test_groups_have_every_sentence_once_in_order_and_never_cross_documents(docu
         assert set(owner[numbers]) == {document}
 
 
-@settings(max_examples=300)
 @given(SIZES, LIMITS)
 def test_groups_are_within_the_limit_and_as_long_as_possible(documents, limit):
     sizes, counts = arrays(documents)

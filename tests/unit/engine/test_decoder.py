@@ -46,12 +46,17 @@ SEARCHES = [
 ]
 
 
-@pytest.fixture(params=[1, 3])
-def threads(request):
-    """Run with one thread, and with three, where most kernels are not used."""
+@pytest.fixture
+def each_number_of_threads():
+    """Yield one thread, and three, with which most kernels are not used, as they are set."""
+
+    def numbers():
+        for number in (1, 3):
+            torch.set_num_threads(number)
+            yield number
+
     before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
+    yield numbers()
     torch.set_num_threads(before)
 
 
@@ -93,22 +98,22 @@ def assert_equal(hypotheses, expected):
             assert hypothesis.alignment.tolist() == other.alignment.tolist()
 
 
-@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("changes", MODELS, ids=str)
-def test_every_model_finds_the_same_translations(changes):
+def test_every_model_finds_the_same_translations(changes, each_number_of_threads):
     model = make_model(**changes)
     separators = (SEPARATOR, SEPARATOR) if "document_attention" in changes else None
     expected = translated([StepDecoder(model)], separators)
-    assert_equal(translated([install(copy.deepcopy(model))], separators), expected)
+    for _ in each_number_of_threads:
+        assert_equal(translated([install(copy.deepcopy(model))], separators), expected)
 
 
-@pytest.mark.usefixtures("threads")
-@pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("search", SEARCHES, ids=str)
-def test_every_search_finds_the_same_translations(search, packed):
+def test_every_search_finds_the_same_translations(search, each_number_of_threads):
     model = make_model(attention="softmax", cross_attention="reluformer")
-    fast = install(copy.deepcopy(model)) if packed else FastDecoder(model)
-    assert_equal(translated([fast], **search), translated([StepDecoder(model)], **search))
+    expected = translated([StepDecoder(model)], **search)
+    for _ in each_number_of_threads:
+        for fast in (install(copy.deepcopy(model)), FastDecoder(model)):
+            assert_equal(translated([fast], **search), expected)
 
 
 def test_rectified_attention_without_weight_aligns_nothing_in_both_decoders():

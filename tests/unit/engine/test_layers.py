@@ -196,7 +196,7 @@ def test_one_call_in_another_dtype_is_as_exact_as_many_calls(kernel_form, change
 def test_searches_that_run_together_find_the_same_translations(precision, search):
     # The second batch begins beside the last hypotheses of the first.
     model = make_model(attention="softmax", decoder_positions="sinusoidal+rotary")
-    config = GenerationConfig(beam=4, max_len_b=18, batch_size=7, workers=1, **search)
+    config = GenerationConfig(beam=4, max_len_b=12, batch_size=7, workers=1, **search)
     dtype = torch.bfloat16 if precision == "bfloat16" else None
     sentences = [SourceSentence(row[row != SYMBOLS.pad_index].numpy()) for row in sources()]
 

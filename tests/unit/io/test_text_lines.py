@@ -196,13 +196,13 @@ def test_an_empty_compressed_file_has_no_lines(tmp_path, ending):
 @compressed
 def test_a_compressed_file_is_never_whole_in_memory(tmp_path, ending):
     path = tmp_path / f"x{ending}"
-    data = "".join(f"Satz {n} mit {n * n % 9973} Woertern\n" for n in range(400_000)).encode()
+    data = "".join(f"Satz {n} mit {n * n % 9973} Woertern\n" for n in range(200_000)).encode()
     size = len(data)
     path.write_bytes(COMPRESSORS[ending](data))
     del data
     tracemalloc.start()
     try:
-        scanned = scan_text(str(path))
+        scanned = scan_text(str(path), 16 * 1024)
         for chunk in scanned.readable_chunks():
             read_chunk(chunk)
         assert tracemalloc.get_traced_memory()[1] < size / 2

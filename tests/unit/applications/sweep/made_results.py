@@ -24,6 +24,8 @@ from relu_nmt.training.save_dir import TrainingResult, entry
 SKILL = {"softmax": 0.86, "reluformer": 0.88, "sparsemax": 0.84}
 SLOWNESS = {"softmax": 1.0, "reluformer": 0.97, "sparsemax": 1.7}
 
+environment_here = functools.cache(describe_environment)
+
 
 @functools.cache
 def make_references(documents=14, seed=1):
@@ -53,7 +55,7 @@ def make_sweep(folder, *, lengths=(128, 256, 512), seeds=(1, 2, 3), mixture=(), 
     )
     typed = ("data", "--budget", "4000u", "--", "--max-tokens", "4096")
     settings = dataclasses.replace(settings, command=typed)
-    description = SweepDescription(settings, describe_environment())
+    description = SweepDescription(settings, environment_here())
     for _, steps in itertools.groupby(plan_steps(settings), lambda step: step.model):
         train, *evaluations = steps
         model = train.model

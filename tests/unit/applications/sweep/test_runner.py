@@ -4,6 +4,7 @@ import dataclasses
 import io
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -26,6 +27,8 @@ from relu_nmt.applications.sweep.steps import (
 from relu_nmt.config.budgets import in_words
 from relu_nmt.errors import DataError
 from relu_nmt.io.safe_write import acquire_lock
+from relu_nmt.training.config import RESULTS_FILE
+from relu_nmt.training.save_dir import TrainingResult
 
 NOTE_RUN = "import os, sys; open('ran', 'a').write(sys.argv[1] + chr(10)); "
 
@@ -129,10 +132,10 @@ def test_a_continued_training_keeps_its_peak_memory(tmp_path):
 
 def test_a_crash_and_a_divergence_stop_nothing_else(tmp_path, capsys):
     home = tmp_path / SweepModel("softmax", 2, (8,), is_mixture=True).name
+    TrainingResult(tmp_path / "diverged", diverged=True).write()
     diverge = (
-        "from relu_nmt.training.save_dir import TrainingResult\n"
-        "from pathlib import Path\n"
-        f"TrainingResult(Path('{home}/checkpoints'), diverged=True).write()\n"
+        f"import shutil; os.makedirs('{home}/checkpoints')\n"
+        f"shutil.copy('diverged/{RESULTS_FILE}', '{home}/checkpoints')\n"
         "sys.exit('error: update 3: loss became not finite')"
     )
     steps = make_steps(tmp_path, "raise ValueError('a crash')", diverge, "", lengths=(8,))
@@ -244,18 +247,16 @@ def test_a_step_that_another_sweep_runs_is_waited_for(tmp_path, monkeypatch):
     assert runs(tmp_path) == ["train 1", "evaluate 1 8"]
 
 
-def test_two_sweeps_at_once_share_the_work(tmp_path):
+def test_two_sweeps_at_once_share_the_work(tmp_path, quick_python):
     steps = make_steps(tmp_path, *["import time; time.sleep(0.1)"] * 4, lengths=(8,))
     code = (
-        "import sys, pickle; sys.path.insert(0, sys.argv[1]); "
+        "import sys; sys.executable = sys.argv[2]; sys.path.insert(0, sys.argv[1]); "
         "from test_runner import make_steps, run; from pathlib import Path; "
         "import relu_nmt.applications.sweep.runner as r; "
         "r.POLL_SECONDS = 0.02; r.RETRY_LOCK_SECONDS = 0.1; "
         "run(make_steps(Path.cwd(), *['import time; time.sleep(0.1)'] * 4, lengths=(8,)))"
     )
-    import subprocess
-
-    command = [sys.executable, "-c", code, str(Path(__file__).parent)]
+    command = [quick_python, "-c", code, str(Path(__file__).parent), sys.executable]
     other = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     run(steps)
     assert other.wait() == 0
