@@ -142,9 +142,8 @@ def _target_spans(segment: Segment, text: str) -> list[Span]:
         around = segment.text[: entry.begin][-1:], segment.text[entry.end :][:1]
         pattern = literal_pattern(segment.text[entry.begin : entry.end], around)
         patterns[pattern] = None
-    if not patterns:
-        return word_spans(text)
-    return word_spans(text, (match.span() for match in re.finditer("|".join(patterns), text)))
+    pattern = "|".join(patterns) or "(?!)"
+    return word_spans(text, (match.span() for match in re.finditer(pattern, text)))
 
 
 def _is_word(text: str, span: Span) -> bool:

@@ -262,7 +262,5 @@ def _written(
     document: Document, known: dict[str, AlignedText], translations: Sequence[AlignedText]
 ) -> bytes:
     """Return a document in which each text has the translation of the first such text."""
-    first_translations = []
-    for segment, translation in zip(document.segments, translations, strict=True):
-        first_translations.append(known.setdefault(segment.text, translation))
-    return document.written(first_translations)
+    pairs = zip(document.segments, translations, strict=True)
+    return document.written([known.setdefault(segment.text, text) for segment, text in pairs])

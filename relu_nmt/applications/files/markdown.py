@@ -72,7 +72,8 @@ _INLINE = re.compile(
       (?!\d[^$\\]*[\s(][^\W\d_]{3,}\s)                      # a price and words
       (?:`[^`$]+`|(?:\\.|[^$\\`])+)(?<!\s)(?P=dollars)(?![A-Za-z\d${]))
   | (?P<address><(?:https?|ftp|mailto):[^\s<>]*>)
-  | (?P<note>\[\^[^\]\s]+\] | \{(?::|[.\#]|[\w-]+=)[^{}\n]*\})
+  | (?P<note>\[\^[^\]\s]+\] | \{(?::|[.\#]|[\w-]+=)[^{}\n]*\}
+      |(?<![\w:]):[a-z+-][\w+-]*:(?![\w:]))                # an emoji
   | (?P<url>(?:https?|ftp)://[^\s<>"')\]]+)
   | (?P<untranslated>"""
     + untranslated_pattern("<", ">")

@@ -72,8 +72,7 @@ class _Placer:
             if source != inside or len(free) < len(allowed):
                 runs = self._runs(tag, source, free) or [self._share(source, inside, allowed, free)]
             pairs.append(self._pair(tag, source, runs[0]))
-            for run in runs[1:]:
-                pairs.append(Placed(tag, run.start, run.stop))
+            pairs += [Placed(tag, run.start, run.stop) for run in runs[1:]]
             for run in runs:
                 free = [number for number in free if number not in run]
         return pairs + [self._empty(tag, inside, allowed, pairs) for tag in empties]

@@ -86,7 +86,7 @@ class SegmentTranslator:
         alignment = "hard" if has_weights else None
         self.config = replace(self.config, print_alignment=alignment).resolved(documents=True)
         patterns = map(literal_pattern, sorted(self.glossary, key=len, reverse=True))
-        self._terms = re.compile("|".join(patterns)) if self.glossary else None
+        self._terms = re.compile("|".join(patterns) or "(?!)")
 
     @property
     def languages(self) -> Languages:
@@ -131,8 +131,6 @@ class SegmentTranslator:
     def _glossary_terms(self, segment: Segment, begin: int, end: int) -> list[str]:
         """Return the target terms of a sentence, except for source terms in protected texts."""
         terms: list[str] = []
-        if self._terms is None:
-            return terms
         for match in self._terms.finditer(segment.text, begin, end):
             term = self.glossary[match[0]]
             is_protected = any(

@@ -28,6 +28,11 @@ _LANGUAGES = (("srcLang", "trgLang"), ("source-language", "target-language"))
 _FINAL = names("final signed-off")
 _UNTRANSLATED = names("new needs-translation initial")
 _STATE = re.compile(r"""\s(?:state|subState|state-qualifier)\s*=\s*(?:"[^"]*"|'[^']*')""")
+_KEPT = re.compile(
+    r"""mtype\s*=\s*["']protected["']|ctype\s*=\s*["']x-(?:html-)?(?:code|kbd|samp|tt|var)["']"""
+    r"|(?:&lt;|<)(?:code|kbd|samp|tt|var)\b"
+)
+"""Markup of text that is not translated."""
 _LINE_BREAK = re.compile(
     r"""(?:ctype|subType)\s*=\s*["'](?:xlf:)?(?:lb|x-br|x-html-br)["']|(?:&lt;|<)br\b"""
 )
@@ -48,10 +53,6 @@ class _Reader(MarkedTextReader):
         for number, piece in enumerate(self.pieces):
             if piece.kind == "open" and piece.name in ("trans-unit", "segment"):
                 yield self._unit(number, retranslate)
-
-    def is_untranslated(self, piece: Piece) -> bool:
-        is_protected = attribute(self.source, piece, "mtype") == "protected"
-        return is_protected or super().is_untranslated(piece)
 
     def _unit(self, number: int, retranslate: bool) -> Segment | None:
         """Return a unit as a segment, or None if it is not to be translated."""
@@ -129,29 +130,33 @@ class _Reader(MarkedTextReader):
         """Add an inline element. Two empty elements may begin and end a pair."""
         piece = self.pieces[number]
         element = self._span((number, end))
+        is_pair = piece.name in self.vocabulary.inline
+        markup = self._markup(number, piece.span if is_pair else element)
+        is_kept = _KEPT.search(markup) is not None
         if piece.name in _OPENING:
-            keeps_text = self.is_untranslated(piece)
+            keeps_text = is_kept or self.is_untranslated(piece)
             self.builder.open(self._key(piece), [element], keeps_text=keeps_text)
         elif piece.name in _CLOSING:
             self.builder.close(self._key(piece), [element], may_overlap=True)
-        elif piece.name not in self.vocabulary.inline and self._is_line_break(number, element):
+        elif is_pair and is_kept:
+            self.builder.add_protected(self.text_of(range(number + 1, end)), [element])
+        elif not is_pair and _LINE_BREAK.search(markup):
             self.builder.add_empty([element], is_space=True)
         else:
             return super().add_inline(number, end)
         return end
 
-    def _is_line_break(self, number: int, element: Span) -> bool:
-        """Return True for a placeholder of a line break, by its type or its original data."""
-        piece = self.pieces[number]
+    def _markup(self, number: int, element: Span) -> str:
+        """Return an element with the markup that it stands for."""
         text = self.source[slice(*element)]
-        reference = attribute(self.source, piece, "dataRef")
-        if reference:
+        key = re.search(r"""\sdataRef(?:Start)?\s*=\s*["']([^"']+)""", text)
+        if key:
             while number > 0 and self.pieces[number].name != "unit":
                 number = self.parents[number]
-            data = re.compile(rf"""data\s[^>]*\bid=["']{re.escape(reference)}["'][^>]*>([^<]*)""")
-            match = data.search(self.source, self.pieces[max(0, number)].begin, piece.begin)
+            data = re.compile(rf"""data\s[^>]*\bid=["']{re.escape(key[1])}["'][^>]*>([^<]*)""")
+            match = data.search(self.source, self.pieces[max(0, number)].begin, element[0])
             text += match[1] if match else ""
-        return _LINE_BREAK.search(text) is not None
+        return text
 
     def _key(self, piece: Piece) -> str:
         """Return a name that is the same for both ends of a pair."""

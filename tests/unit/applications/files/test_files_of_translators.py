@@ -290,6 +290,15 @@ def test_placeholders_and_protected_words_of_xliff(text, expected):
             "Ein &lt;code&gt;a &lt;ul&gt; b&lt;/code&gt; da",
             "DA &lt;code&gt;a &lt;ul&gt; b&lt;/code&gt; EIN",
         ),
+        # Markup tells code by its type or itself.
+        (
+            'Ein <g id="1" ctype="x-code">a b</g> da',
+            'DA <g id="1" ctype="x-code">a b</g> EIN',
+        ),
+        (
+            'Ein <bpt id="1">&lt;code></bpt>a b<ept id="1">&lt;/code></ept> da',
+            'DA <bpt id="1">&lt;code></bpt>a b<ept id="1">&lt;/code></ept> EIN',
+        ),
         ('Ein {<g id="1">name</g>} da', 'DA {<g id="1">name</g>} EIN'),
         ('Ein {na<x id="1"/>me} da', 'DA {na<x id="1"/>me} EIN'),
         ('Ein <g id="1">{na</g>me} da', 'DA <g id="1">{na</g>me} EIN'),
@@ -307,7 +316,8 @@ TWO = (
     '<skeleton href="x"/><notes><note>Notiz</note></notes><group id="g" translate="no">'
     '<unit id="u" translate="yes" xml:space="default"><m:matches><m:match><source>Ein Haus</source>'
     "<target>A house</target></m:match></m:matches><originalData>"
-    '<data id="d1">&lt;b&gt;</data><data id="d2">&lt;br/&gt;</data></originalData>'
+    '<data id="d1">&lt;b&gt;</data><data id="d2">&lt;br/&gt;</data>'
+    '<data id="d3">&lt;code&gt;</data></originalData>'
     '<segment id="s" state="initial" subState="o:p"><source>{}</source></segment></unit>'
     '<unit id="v"><segment><source>nein</source></segment></unit></group></file></xliff>'
 )
@@ -327,6 +337,7 @@ TWO = (
         ('ab<ph id="1" subType="xlf:lb"/>cd', '<ph id="1" subType="xlf:lb"/>CD AB'),
         ('ab<ph id="1" dataRef="d2"/>cd', '<ph id="1" dataRef="d2"/>CD AB'),
         ('ab<ph id="1" dataRef="d1"/>cd', 'ABCD<ph id="1" dataRef="d1"/>'),
+        ('a <pc id="1" dataRefStart="d3">b c</pc> d', 'D <pc id="1" dataRefStart="d3">b c</pc> A'),
         # Pairs that overlap begin before they end.
         (
             'a <sc id="1"/>b <pc id="2">c<ec startRef="1"/> d</pc> e',

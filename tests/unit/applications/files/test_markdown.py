@@ -225,6 +225,7 @@ def test_blocks_of_dialects_stay_apart(source, expected):
         ("Ein $5, `$`, da\n", "DA , `$` , 5 $ EIN\n"),
         ("Ein $5 und 6$ da\n", "DA $ 6 UND 5 $ EIN\n"),
         ("Ein $5 (statt 6 US$) da\n", "DA ) $ US 6 STATT ( 5 $ EIN\n"),
+        ("Ein :no_entry: da 1:2:3 :+1:\n", "3 : 2 : 1 :no_entry: DA EIN :+1:\n"),
         ("Ein ${a}/${b} da\n", "DA ${b} / ${a} EIN\n"),
         ("Ein <code>a &amp; b</code> da\n", "DA <code>a &amp; b</code> EIN\n"),
         ('Ein <kbd class="x">Strg C</kbd> da\n', 'DA <kbd class="x">Strg C</kbd> EIN\n'),
