@@ -19,7 +19,6 @@ from relu_nmt.jobs.train.settings import TranslationTrainingSettings as Settings
 from relu_nmt.jobs.training import TrainingRun
 from relu_nmt.modules.config import ATTENTION_PRESETS
 from relu_nmt.training.checkpoint import read_metadata
-from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.task import TranslationTask
 
 LEAST_WARMUP = 400
@@ -157,7 +156,7 @@ class Chooser:
         tied = "share_decoder_input_output_embed"
         if self._task.joined_dictionary:
             tied = "share_all_embeddings"
-        self._chosen |= {"positions": positions_for(self._settings.model), tied: True}
+        self._chosen |= {"positions": self._positions(), tied: True}
         if SHAPES[1].settings.keys() & given_names(self._settings):
             self._say("the shape of the model as the flags state it")
             return self._choose()
@@ -189,6 +188,16 @@ class Chooser:
             "updates"
         )
         return None
+
+    def _positions(self) -> str:
+        """Return the position schemes of a new model: relative ones if its attention has scores."""
+        for slot in ("encoder", "decoder"):
+            mechanism = Spec.parse(self._settings.model.attention_of(slot)).name
+            if not attentions.get(mechanism).capabilities.scores:
+                return "sinusoidal"
+        if max(self._settings.documents.training_lengths, default=1) > 1:
+            return "sinusoidal+rotary+t5"
+        return "sinusoidal+rotary"
 
     def _enlarge_batch(self) -> None:
         """Choose larger batches if there is time for enough updates of them."""
@@ -234,15 +243,6 @@ class Chooser:
             f"--dropout {settings.model.dropout:g} for {epochs:.3g} epochs; --label-smoothing "
             f"{settings.smoothing:g}; --clip-norm {settings.trainer.clip_norm:g}"
         )
-
-
-def positions_for(model: TransformerConfig) -> str:
-    """Return the position schemes of a new model: rotary too, where attention computes scores."""
-    for slot in ("encoder", "decoder"):
-        mechanism = attentions.get(Spec.parse(model.attention_of(slot)).name)
-        if not mechanism.capabilities.scores:
-            return "sinusoidal"
-    return "sinusoidal+rotary"
 
 
 def batch_factor(tokens: int, updates: int) -> int:

@@ -157,7 +157,11 @@ def test_the_rate_of_a_short_new_training_decays_late(num_updates, checkpoint, p
         ({"attention": "performer"}, "sinusoidal"),
         ({"decoder_attention": "cosformer"}, "sinusoidal"),
         ({"cross_attention": "cosformer"}, "sinusoidal+rotary"),
+        ({"max_doc_tokens": 1}, "sinusoidal+rotary"),
+        ({"max_doc_tokens": 512}, "sinusoidal+rotary+t5"),
+        ({"doc_mixture": (1, 128)}, "sinusoidal+rotary+t5"),
+        ({"doc_mixture": (1, 128), "attention": "performer"}, "sinusoidal"),
     ],
 )
-def test_only_attention_with_scores_gets_rotary_positions(flags, positions):
+def test_only_attention_with_scores_gets_relative_positions(flags, positions):
     assert choices_for(1000, **flags)["positions"] == positions
