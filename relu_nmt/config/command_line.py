@@ -347,8 +347,6 @@ def to_yaml(config: Any, given: Collection[str] | None = None) -> str:
             heading = entry.heading
             text += f"\n# {heading}\n"
         value = values[name]
-        if isinstance(value, tuple):
-            value = list(value)  # as YAML has no tuples
         if isinstance(value, int) and entry.show is not None:
             value = entry.show(value)
         for line in textwrap.wrap(entry.help, 96):

@@ -1,5 +1,6 @@
 """YAML 1.2, read and written by ruamel.yaml."""
 
+import functools
 import io
 import json
 from pathlib import Path
@@ -62,15 +63,20 @@ def dump_value(value: Any) -> str:
         >>> dump_value("no"), dump_value([1, "010", "y", "plain"])
         ("'no'", "[1, '010', 'y', plain]")
     """
-    if value is None or isinstance(value, int):
-        return json.dumps(value)
+    text = json.dumps(value, ensure_ascii=False)
+    return text if value is None or isinstance(value, int) else _as_yaml(text)
+
+
+@functools.cache
+def _as_yaml(json_text: str) -> str:
+    value = json.loads(json_text)
     yaml = _yaml()
     file = io.StringIO()
     yaml.version = (1, 1)
     yaml.dump([value], file)
     text = file.getvalue().partition("--- ")[2].strip()[1:-1]
     # Quote a text that only YAML 1.2 reads as a number, as JSON does.
-    return text if parse_yaml(text) == value else json.dumps(value, ensure_ascii=False)
+    return text if parse_yaml(text) == value else json_text
 
 
 def _yaml() -> Any:
