@@ -20,7 +20,7 @@ def corpus(tmp_path, monkeypatch):
     monkeypatch.setattr(
         pair_files.text_lines, "CHUNK_BYTES", 500
     )  # so that a file has several chunks
-    for split, count, seed in (("train", 300, 1), ("valid", 30, 2)):
+    for split, count, seed in (("train", 90, 1), ("valid", 30, 2)):
         write_corpus(tmp_path, "raw", count, seed)
         raw = [(tmp_path / f"raw.{la}").read_text("utf-8").split("\n") for la in ("de", "en")]
         pairs = [pair for pair in zip(*raw, strict=True) if pair[0]]
