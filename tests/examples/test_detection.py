@@ -231,7 +231,9 @@ def test_weight_decay_spares_norms_and_biases(example):
     assert not exempt & {"rpn.head.cls_logits.weight", "roi_heads.box_head.fc6.weight"}
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)]
+)
 def test_images_without_objects_train_and_give_empty_results(example, dtype):
     torch.manual_seed(1)
     shape = {**architectures["vit_ti_p16_64"], "layers": 1, "embed_dim": 16, "heads": 2}

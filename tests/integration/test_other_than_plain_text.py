@@ -2,7 +2,6 @@
 
 import gzip
 import subprocess
-import sys
 
 import pytest
 
@@ -46,7 +45,7 @@ def test_commands_refuse_text_with_markup(model, tmp_path, kind, lines):
 
 
 @pytest.mark.parametrize("expected", ["a PDF", "compressed by gzip", "UTF-16LE"])
-def test_commands_refuse_binary_files(model, tmp_path, expected):
+def test_commands_refuse_binary_files(model, tmp_path, expected, quick_python):
     data = next(data for name, data in BINARY.items() if expected in name)
     (tmp_path / "text.de").write_bytes(data)
     (tmp_path / "text.en").write_bytes(data)
@@ -57,7 +56,7 @@ def test_commands_refuse_binary_files(model, tmp_path, expected):
     refused(run_here("score", "--sys", path, "--ref", path, check=False), str(path), expected)
     words = ["-s", "de", "-t", "en", "--trainpref", tmp_path / "text", "--destdir", tmp_path / "x"]
     refused(run_here("preprocess", words, check=False), str(path), expected)
-    words = [sys.executable, "-m", "relu_nmt.cli.interactive", *map(str, flags)]
+    words = [quick_python, "-m", "relu_nmt.cli.interactive", *map(str, flags)]
     done = subprocess.run(words, input=data, capture_output=True, check=False)
     assert done.returncode == 2
     assert expected in done.stderr.decode() and b"standard input: " in done.stderr
