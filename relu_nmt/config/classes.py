@@ -256,6 +256,8 @@ def _need_text(
     if allowed in ([False], [None]):
         return text + f"with {needed.label}; leave one of them out"
     ways = " or ".join([needed.with_value(allowed[0]), *map(shown, allowed[1:])])
+    if current is REQUIRED:
+        return text + f"without {ways}; give both, or leave it out"
     if needed.is_sequence:
         return text + f"without {ways}; leave it out"
     return text + f"with {needed.with_value(current)}; it needs {ways}"

@@ -234,6 +234,19 @@ def test_a_flag_that_does_nothing_is_refused(flags, expected, tmp_path):
         Command.of(data="d", **typed)
 
 
+def test_a_flag_that_needs_a_value_of_an_absent_flag_names_both():
+    @c.settings
+    class Probe:
+        method: str = c.option(c.REQUIRED, "method", choices=("knn", "linear"))
+        lr: float = c.option(0.1, "rate", needs=("method", "linear"))
+
+    parser = argparse.ArgumentParser()
+    c.add_settings(parser, Probe)
+    message = "--lr 1 does nothing without --method linear; give both, or leave it out"
+    with pytest.raises(ConfigError, match=message):
+        c.read_settings(Probe, parser.parse_args(["--lr", "1"]))
+
+
 def test_an_idle_option_in_a_file_is_refused_unless_a_training_stored_it(tmp_path):
     with pytest.raises(ConfigError, match=r"own.yaml: --ema-decay 0.5 does nothing"):
         in_file(tmp_path / "own.yaml", "ema_decay: 0.5\n")
