@@ -191,11 +191,13 @@ class Chooser:
 
     def _positions(self) -> str:
         """Return the position schemes of a new model: relative ones if its attention has scores."""
-        for slot in ("encoder", "decoder"):
-            mechanism = Spec.parse(self._settings.model.attention_of(slot)).name
-            if not attentions.get(mechanism).capabilities.scores:
-                return "sinusoidal"
-        if max(self._settings.documents.training_lengths, default=1) > 1:
+        model = self._settings.model
+        names = [Spec.parse(model.attention_of(slot)).name for slot in ("encoder", "decoder")]
+        if not all(attentions.get(name).capabilities.scores for name in names):
+            return "sinusoidal"
+        # Softmax gains nothing from a bias of distances, with which it has no fused code.
+        has_documents = max(self._settings.documents.training_lengths, default=1) > 1
+        if has_documents and "softmax" not in names:
             return "sinusoidal+rotary+t5"
         return "sinusoidal+rotary"
 

@@ -161,6 +161,7 @@ def test_the_rate_of_a_short_new_training_decays_late(num_updates, checkpoint, p
         ({"max_doc_tokens": 512}, "sinusoidal+rotary+t5"),
         ({"doc_mixture": (1, 128)}, "sinusoidal+rotary+t5"),
         ({"doc_mixture": (1, 128), "attention": "performer"}, "sinusoidal"),
+        ({"doc_mixture": (1, 128), "arch": "transformer"}, "sinusoidal+rotary"),
     ],
 )
 def test_only_attention_with_scores_gets_relative_positions(flags, positions):
