@@ -215,7 +215,8 @@ class Step:
         return f"evaluate {self.model} at {self.length}"
 
 
-MACHINE_FORM = {"gpus?": list[str] | None}
+MACHINE_TEXTS = ("cpu?", "torch?", "python?", "OMP_NUM_THREADS?", "CUDA_VISIBLE_DEVICES?")
+MACHINE_FORM = {**dict.fromkeys(MACHINE_TEXTS, str | None), "gpus?": list[str] | None}
 STEP_FORM = {
     **{"status": str, "commands": tuple[Command, ...], "model": SweepModel, "note": str},
     **{"started": str, "seconds": float, "peak_memory": int, "environment": MACHINE_FORM},

@@ -42,6 +42,14 @@ def test_a_damaged_state_is_an_error_that_names_the_remedy(tmp_path, text):
         make_step(tmp_path).stored()
 
 
+@pytest.mark.parametrize("machine", [{"cpu": []}, {"gpus": "one"}, {"OMP_NUM_THREADS": {}}])
+def test_a_machine_whose_description_is_damaged_is_an_error(tmp_path, machine):
+    step = dataclasses.replace(make_step(tmp_path), environment=machine)
+    step.write()
+    with pytest.raises(DataError, match=r"train\.json: damaged .*; delete it to run the step"):
+        step.stored()
+
+
 def test_a_state_that_cannot_be_read_is_not_to_be_deleted(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match=r"train\.json: cannot be read: Not a directory$"):
