@@ -9,7 +9,7 @@ from collections import ChainMap, Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar
 
 from typing_extensions import dataclass_transform
 
@@ -20,7 +20,6 @@ from relu_nmt.config.fields import (
     fields_of_part,
     groups_of,
     known_fields,
-    like,
     options_of,
     shown,
     with_part_options,
@@ -111,41 +110,13 @@ def with_own_config(cls: ClassT) -> ClassT:
     return cls
 
 
-def group(title: str, config_class: type, *, stored: bool = True, **defaults: Any) -> Any:
+def group(title: str, config_class: type, *, stored: bool = True) -> Any:
     """Return a field that holds other settings, whose flags stand under a title in ``--help``.
 
-    Settings that are not ``stored`` are left out of checkpoints and results. ``defaults`` replaces
-    the defaults of options of the class and its groups, or replaces options (:func:`like`).
+    Settings that are not ``stored`` are left out of checkpoints and results.
     """
-    if defaults:
-        config_class = _with_defaults(config_class, defaults)
     metadata = {"group": title, "stored": stored}
     return dataclasses.field(default_factory=config_class, metadata=metadata)
-
-
-def _with_defaults(config_class: Any, defaults: Mapping[str, Any]) -> type:
-    unknown = defaults.keys() - all_options(config_class)
-    if unknown:
-        raise TypeError(f"{config_class.__name__}: no option is called {', '.join(unknown)}")
-    body: dict[str, Any] = {"__doc__": config_class.__doc__, "__module__": config_class.__module__}
-    for name in options_of(config_class).keys() & defaults:
-        value = defaults[name]
-        body[name] = value if isinstance(value, Option) else like(config_class, name, value)
-    for field in dataclasses.fields(config_class):
-        if "group" in field.metadata:
-            kind: Any = field.default_factory
-            group_defaults = {name: defaults[name] for name in all_options(kind).keys() & defaults}
-            if group_defaults:
-                title = field.metadata["group"]
-                stored = field.metadata["stored"]
-                body[field.name] = group(title, kind, stored=stored, **group_defaults)
-    hints = get_type_hints(config_class)
-    body["__annotations__"] = {name: hints[name] for name in body if name in hints}
-    body["with_other_defaults"] = config_class
-    # Pickle an instance as one of the declared class, which has a name to import.
-    body["__reduce__"] = lambda self: (object.__new__, (config_class,), vars(self))
-    new_class: Any = type(config_class.__name__, (config_class,), body)
-    return settings(new_class, flags=config_class.named_by_flags)
 
 
 def _check(self: Any) -> None:
@@ -157,11 +128,14 @@ def _check(self: Any) -> None:
         object.__setattr__(self, name, value)
     for name, (_, kind) in groups_of(type(self)).items():
         group_settings = getattr(self, name)
-        # Accept an instance of the class whose defaults this field's class has changed.
-        if type(group_settings) is getattr(kind, "with_other_defaults", None):
-            object.__setattr__(self, name, kind(**vars(group_settings)))
-        elif not isinstance(group_settings, kind):
+        if isinstance(group_settings, kind):
+            continue
+        # Accept an instance of a class whose defaults this field's class changes.
+        if not issubclass(kind, type(group_settings)):
             raise ConfigError(f"{name}: expected an instance of {kind.__name__}")
+        inner = dataclasses.fields(group_settings)
+        kept = {field.name: getattr(group_settings, field.name) for field in inner}
+        object.__setattr__(self, name, kind(**kept))
     options = all_options(type(self))
     values = flat(to_dict(self))
     for entry, text in idle_options(type(self), values):

@@ -335,6 +335,22 @@ class TranslateDocumentsSettings(FileOptions, WindowOptions, TermOptions):
 
 
 @settings
+class ServedModel(ModelOptions):
+    """The model of a server, whose checkpoint is the first word of the command."""
+
+    path: str = like(ModelOptions, "path", metavar="CKPT", positional=True)
+
+
+@settings
+class ServedSearch(GenerationConfig):
+    """The search of a server, which refuses to sample: to advise --sampling would be wrong."""
+
+    sampling_topk: int = like(GenerationConfig, "sampling_topk", needs=())
+    sampling_topp: float = like(GenerationConfig, "sampling_topp", needs=())
+    seed: int = like(GenerationConfig, "seed", needs=())
+
+
+@settings
 class ServeSettings(ServerOptions, WindowOptions):
     """All settings of :func:`relu_nmt.jobs.translate.serve.serve`."""
 
@@ -345,18 +361,8 @@ class ServeSettings(ServerOptions, WindowOptions):
         files=CHECKPOINTS,
         metavar="CKPT",
     )
-    model: ModelOptions = group(
-        "model", ModelOptions, path=like(ModelOptions, "path", metavar="CKPT", positional=True)
-    )
-    # Refuse these here: the usual advice to add --sampling would be wrong.
-    search: GenerationConfig = group(
-        "search",
-        GenerationConfig,
-        **{
-            name: like(GenerationConfig, name, needs=())
-            for name in ("sampling_topk", "sampling_topp", "seed")
-        },
-    )
+    model: ServedModel = group("model", ServedModel)
+    search: ServedSearch = group("search", ServedSearch)
     refused: ClassVar = {
         **NEED_REFERENCES,
         **dict.fromkeys(

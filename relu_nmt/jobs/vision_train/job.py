@@ -14,13 +14,12 @@ from relu_nmt.errors import CheckpointError, ConfigError, DataError, counted, so
 from relu_nmt.jobs.budget import Pace, faster_dtype, measured_pace, within_budget
 from relu_nmt.jobs.training import TrainingRun, training_run
 from relu_nmt.jobs.vision_evaluate.job import check_images
-from relu_nmt.jobs.vision_train.settings import RECIPES, VisionTrainerConfig
+from relu_nmt.jobs.vision_train.settings import RECIPES, VisionScheduleConfig, VisionTrainerConfig
 from relu_nmt.jobs.vision_train.settings import ImageTrainingSettings as Settings
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.save_dir import TrainingResult
-from relu_nmt.training.schedules import ScheduleConfig
 from relu_nmt.training.trainer import Trainer
 from relu_nmt.vision import loading
 from relu_nmt.vision.base import ImageObjective, VisionModel, build_vision_model
@@ -298,8 +297,8 @@ def config_for_data(
 
 
 def scaled_rates(
-    schedule: ScheduleConfig, images: int, given_for: int, say: Callable[[str], None]
-) -> ScheduleConfig:
+    schedule: VisionScheduleConfig, images: int, given_for: int, say: Callable[[str], None]
+) -> VisionScheduleConfig:
     """Return the schedule with all its rates scaled to updates of so many images."""
     # Scale all rates that are set: if only the peak were scaled, it could fall below the lowest.
     factor = images / given_for

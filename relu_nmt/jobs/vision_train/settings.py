@@ -30,6 +30,27 @@ RECIPES = read_presets(Path(relu_nmt.vision.__file__).with_name("recipes.yaml"))
 
 
 @settings
+class VisionOptimizerConfig(OptimizerConfig):
+    """The optimizer's settings with the defaults of vision transformers."""
+
+    adam_betas: tuple[float, ...] = like(OptimizerConfig, "adam_betas", (0.9, 0.999))
+    weight_decay: float = like(OptimizerConfig, "weight_decay", 0.05)
+
+
+@settings
+class VisionScheduleConfig(ScheduleConfig):
+    """The schedule's settings with the defaults of vision transformers."""
+
+    lr: tuple[float, ...] = like(ScheduleConfig, "lr", (1e-3,))
+    lr_scheduler: str = like(ScheduleConfig, "lr_scheduler", "cosine")
+    lr_period_updates: float = like(
+        ScheduleConfig,
+        "lr_period_updates",
+        help="updates of the first period (negative: up to the end)",
+    )
+
+
+@settings
 class VisionTrainerConfig(TrainerConfig):
     """The trainer's settings with the defaults of vision transformers."""
 
@@ -47,24 +68,10 @@ class VisionTrainerConfig(TrainerConfig):
     lr_batch_size: int = option(
         0, "images per update for which the rates are given (0: do not scale them)", least=0
     )
-    optimizer: OptimizerConfig = group(
-        "optimizer and averaged weights",
-        OptimizerConfig,
-        adam_betas=(0.9, 0.999),
-        weight_decay=0.05,
+    optimizer: VisionOptimizerConfig = group(
+        "optimizer and averaged weights", VisionOptimizerConfig
     )
-    schedule: ScheduleConfig = group(
-        "learning rate",
-        ScheduleConfig,
-        lr=(1e-3,),
-        lr_scheduler="cosine",
-        lr_period_updates=like(
-            ScheduleConfig,
-            "lr_period_updates",
-            -1.0,
-            "updates of the first period (negative: up to the end)",
-        ),
-    )
+    schedule: VisionScheduleConfig = group("learning rate", VisionScheduleConfig)
 
 
 @settings
