@@ -18,7 +18,6 @@ Your own map is one entry, in any file::
 Then ``--user-module FILE --attention pointwise:h=cube`` uses it.
 """
 
-import dataclasses
 import functools
 import importlib
 import math
@@ -45,6 +44,8 @@ from relu_nmt.config import option, settings
 from relu_nmt.config.registry import Registry
 
 GATES = ("none", "silu", "identity")
+TensorMap = Callable[[Tensor], Tensor]
+RECTIFIER: dict[str, Any] = {"non_negative": True, "rectifies": True}
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,8 @@ class PointwiseMap:
     """
 
     name: str
-    value: Callable[[Tensor], Tensor]
-    derivative: Callable[[Tensor], Tensor]
+    value: TensorMap
+    derivative: TensorMap
     non_negative: bool = False
     rectifies: bool = False
     kernels: Callable[[], tuple[Any, Any]] | None = None
@@ -96,7 +97,13 @@ def power_map(power: int) -> PointwiseMap:
         return power * integer_power(z, power - 1)
 
     return PointwiseMap(
-        "power", value, derivative, power % 2 == 0, False, _triton_functions("power"), power, power
+        "power",
+        value,
+        derivative,
+        non_negative=power % 2 == 0,
+        kernels=_triton_functions("power"),
+        power=power,
+        degree=power,
     )
 
 
@@ -113,8 +120,15 @@ def rectified_power(power: int) -> PointwiseMap:
         z = z.relu().to(torch.promote_types(z.dtype, torch.float32))
         return power * integer_power(z, power - 1)
 
-    kernels = _triton_functions("rectified_power")
-    return PointwiseMap("rectified_power", value, derivative, True, True, kernels, power, power)
+    return PointwiseMap(
+        "rectified_power",
+        value,
+        derivative,
+        kernels=_triton_functions("rectified_power"),
+        power=power,
+        degree=power,
+        **RECTIFIER,
+    )
 
 
 def _triton_functions(name: str) -> Callable[[], tuple[Any, Any]]:
@@ -136,20 +150,19 @@ def _sigmoid_derivative(z: Tensor) -> Tensor:
     return p * (1 - p)
 
 
-for _map in (
-    PointwiseMap("relu", torch.relu, lambda z: (z > 0).to(z.dtype), True, True, degree=1),
-    PointwiseMap(
-        "relu2", lambda z: z.relu().square(), lambda z: 2 * z.relu(), True, True, degree=2
-    ),
-    PointwiseMap("relu6", F.relu6, lambda z: ((z > 0) & (z < 6)).to(z.dtype), True, True),
-    PointwiseMap("softplus", F.softplus, torch.sigmoid, True),
-    PointwiseMap("sigmoid", torch.sigmoid, _sigmoid_derivative, True),
-    PointwiseMap("gelu", F.gelu, _gelu_derivative),
-    PointwiseMap("identity", lambda z: z, torch.ones_like, degree=1),
-):
-    pointwise_maps.register(_map.name)(
-        dataclasses.replace(_map, kernels=_triton_functions(_map.name))
-    )
+def _register(name: str, value: TensorMap, derivative: TensorMap, **properties: Any) -> None:
+    kernels = _triton_functions(name)
+    entry = PointwiseMap(name, value, derivative, kernels=kernels, **properties)
+    pointwise_maps.register(name)(entry)
+
+
+_register("relu", torch.relu, lambda z: (z > 0).to(z.dtype), degree=1, **RECTIFIER)
+_register("relu2", lambda z: z.relu().square(), lambda z: 2 * z.relu(), degree=2, **RECTIFIER)
+_register("relu6", F.relu6, lambda z: ((z > 0) & (z < 6)).to(z.dtype), **RECTIFIER)
+_register("softplus", F.softplus, torch.sigmoid, non_negative=True)
+_register("sigmoid", torch.sigmoid, _sigmoid_derivative, non_negative=True)
+_register("gelu", F.gelu, _gelu_derivative)
+_register("identity", lambda z: z, torch.ones_like, degree=1)
 
 
 class PointwiseAttention(Attention):
@@ -174,7 +187,7 @@ class PointwiseAttention(Attention):
         super().__init__(config, num_heads, head_dim, dropout)
         self.map = map
         self.degree = map.degree
-        self.capabilities = dataclasses.replace(self.capabilities, non_negative=map.non_negative)
+        self.capabilities = replace(self.capabilities, non_negative=map.non_negative)
 
     def weigh(self, scores: Tensor, counts: Tensor) -> Tensor:
         """Return c(n) h(z) of scores z [B, H, Nq, Nk] and counts n [B or 1, 1, Nq or 1, 1]."""

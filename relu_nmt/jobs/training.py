@@ -266,13 +266,7 @@ def _is_equal(stored: Any, settings: Any) -> bool:
     """Return True if stored settings equal a training's, except settings in WITHOUT_NOTE."""
     if not isinstance(stored, dict) or not isinstance(stored.get("model"), dict):
         return False
-    # Compare models in the present form, since earlier versions had fewer settings.
-    if _under_present_names(stored["model"], settings.model) != _as_stored(settings.model):
-        return False
-    earlier, present = (
-        _worth_a_note(flat(stored), settings),
-        _worth_a_note(_as_stored(settings), settings),
-    )
+    earlier, present = _worth_a_note(stored, settings)
     # Leave out numbers that the program has put in place of the values of flags.
     if present.get("max_tokens") == AUTO_TOKENS or present.get("update_tokens"):
         for name in ("max_tokens", "update_tokens", "update_freq"):
@@ -283,22 +277,18 @@ def _is_equal(stored: Any, settings: Any) -> bool:
 
 def change_note(stored: Mapping[str, Any], settings: Any, goes_on: bool) -> str:
     """Return a note on the settings that changed since a checkpoint, empty if none did."""
-    changes = _changes(
-        _worth_a_note(flat(stored), settings), _worth_a_note(_as_stored(settings), settings)
-    )
-    were = _under_present_names(stored.get("model") or {}, settings.model)
-    # Leave out fixed settings if training goes on, since they were compared before.
-    model = _changes(were, _as_stored(settings.model))
-    for name, values in model.items():
-        if _may_change(name) or not goes_on:
-            changes[name] = values
-    if not changes:
-        return ""
+    changes = _changes(*_worth_a_note(stored, settings))
     options = all_options(type(settings))
+    of_model = all_options(type(settings.model))
     texts = []
     for name, (earlier, present) in changes.items():
-        option = options[name]
-        texts.append(f"{flag_of(name)} {_shown(option, present)} (was {_shown(option, earlier)})")
+        # If training goes on, fixed settings of the model were compared before.
+        if not goes_on or _may_change(name) or name not in of_model:
+            option = options[name]
+            was = _shown(option, earlier)
+            texts.append(f"{flag_of(name)} {_shown(option, present)} (was {was})")
+    if not texts:
+        return ""
     return f"note: settings are changed since the checkpoint: {', '.join(texts)}"
 
 
@@ -342,15 +332,20 @@ def _by_slot_and_side(model: Mapping[str, Any]) -> dict[str, Any]:
     return full
 
 
-def _worth_a_note(values: Mapping[str, Any], settings: Any) -> dict[str, Any]:
-    """Return the values whose change deserves a note, except the model's settings."""
-    options = all_options(type(settings))
-    of_training = options.keys() - all_options(type(settings.model))
-    noted = {}
-    for name, value in values.items():
-        if name in of_training and WITHOUT_NOTE.isdisjoint((name, options[name].heading)):
-            noted[name] = value
-    return noted
+def _worth_a_note(
+    stored: Mapping[str, Any], settings: Any
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the stored and the present values whose change deserves a note, by name."""
+    names = set()
+    of_model = all_options(type(settings.model))
+    for name, option in all_options(type(settings)).items():
+        if name not in of_model and WITHOUT_NOTE.isdisjoint((name, option.heading)):
+            names.add(name)
+    earlier = {name: value for name, value in flat(stored).items() if name in names}
+    present = {name: value for name, value in _as_stored(settings).items() if name in names}
+    # Compare models in the present form, since earlier versions had fewer settings.
+    model = _under_present_names(stored.get("model") or {}, settings.model)
+    return earlier | dict(model), present | _as_stored(settings.model)
 
 
 def _shown(option: Option, value: Any) -> str:

@@ -15,7 +15,7 @@ ModelT = TypeVar("ModelT", bound=nn.Module)
 
 
 class _WithoutMemory(TorchFunctionMode):
-    """Makes empty tensors without memory, and skips functions that would fill them."""
+    """Makes empty tensors without memory. To fill them then does nothing."""
 
     def __torch_function__(
         self,
@@ -26,13 +26,7 @@ class _WithoutMemory(TorchFunctionMode):
     ) -> Any:
         keywords = dict(kwargs or {})
         if func is torch.empty:
-            return func(*args, **{**keywords, "device": "meta"})
-        # Functions of nn.init pass the tensor by keyword.
-        tensor = args[0] if args else keywords.get("tensor")
-        name = getattr(func, "__name__", "")
-        is_in_place = name.endswith("_") and not name.endswith("__")
-        if is_in_place and isinstance(tensor, Tensor) and tensor.is_meta:
-            return tensor
+            keywords["device"] = "meta"
         return func(*args, **keywords)
 
 

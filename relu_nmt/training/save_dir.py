@@ -156,9 +156,7 @@ class TrainingResult:
     @classmethod
     def _stored(cls) -> list[str]:
         names = [field.name for field in dataclasses.fields(cls)]
-        names.remove("save_dir")
-        names.remove("log_lost")
-        return names
+        return [name for name in names if name not in ("save_dir", "log_lost")]
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> "TrainingResult":
@@ -234,20 +232,22 @@ class CheckpointFolder:
         config = self._config
         if config.no_save:
             return []
-        # Name the checkpoint by epoch and by updates, each if its interval is complete.
-        by_epoch = end_of_epoch and not config.no_epoch_checkpoints
+        names = []
+        is_by_epoch = end_of_epoch and not config.no_epoch_checkpoints
+        if is_by_epoch and epoch % config.save_interval == 0:
+            names.append(f"checkpoint{epoch}{SUFFIX}")
         interval = config.save_interval_updates
-        is_due_by_name = {
-            f"checkpoint{epoch}{SUFFIX}": by_epoch and epoch % config.save_interval == 0,
-            f"checkpoint_{epoch}_{num_updates}{SUFFIX}": interval and num_updates % interval == 0,
-            BEST: is_best,
-            f"checkpoint.best_{config.best_checkpoint_metric}_{kept_score or 0:.4f}{SUFFIX}": (
-                kept_score is not None
-            ),
-            # An interrupted training always needs checkpoint_last.
-            LAST: interrupted or not config.no_last_checkpoints,
-        }
-        return [name for name, is_due in is_due_by_name.items() if is_due]
+        if interval and num_updates % interval == 0:
+            names.append(f"checkpoint_{epoch}_{num_updates}{SUFFIX}")
+        if is_best:
+            names.append(BEST)
+        if kept_score is not None:
+            metric = config.best_checkpoint_metric
+            names.append(f"checkpoint.best_{metric}_{kept_score:.4f}{SUFFIX}")
+        # An interrupted training always needs checkpoint_last.
+        if interrupted or not config.no_last_checkpoints:
+            names.append(LAST)
+        return names
 
     def keeps(self, score: float) -> bool:
         """Return True if a validation score is one of the best, whose checkpoints are kept."""

@@ -21,7 +21,7 @@ from relu_nmt.training.log import Meters, TrainingLog
 from relu_nmt.training.preflight import check_before_start
 from relu_nmt.training.save_dir import CheckpointFolder, TrainingResult, entry
 from relu_nmt.training.state import Components, StartWeights, TrainingState
-from relu_nmt.training.update import Update, first_not_finite
+from relu_nmt.training.update import NO_VOTES, Update, Votes, first_not_finite
 
 
 class Trainer:
@@ -59,9 +59,7 @@ class Trainer:
         self._per_update = 1  # batches of an update over all processes
         self._num_updates = 1  # of the epoch
         self._launched: Update | None = None
-        # Votes in the last update that was read: some process has a signal, and the used share of
-        # time.
-        self._votes = (False, 0.0)
+        self._votes = NO_VOTES  # of the last update that was read
         self._reason: str | None = None  # to stop
         self._started = time.monotonic()  # earlier by the time of the runs before a resume
         self._lap = self._started  # end of the last update
@@ -87,7 +85,7 @@ class Trainer:
             self.result.parameters = sum(p.numel() for p in self.parts.model.parameters())
             # Train, unless a limit is reached already.
             self._started = time.monotonic() - self.state.seconds
-            self._votes = (False, config.share_of_time(self.state.seconds))
+            self._votes = Votes(0, config.share_of_time(self.state.seconds))
             over = validation.patience_is_over(config, self.state, self.result)
             self._reason = self._limit_reached(self.state.epoch) or over
             if self.state.epoch > 1 and self.state.batch_offset == 0:
@@ -190,7 +188,7 @@ class Trainer:
         seed = int(seeds.generate_state(1, np.uint64)[0])
         update = Update(number, state.epoch, self._learning_rate(number), seed)
         # Vote in the update, so that all processes stop at the same one.
-        votes = bool(self._signals), self.config.share_of_time(self._wall())
+        votes = Votes(len(self._signals), self.config.share_of_time(self._wall()))
         update.run(self.parts, batches, votes, self.log.wants_telemetry(number))
         # While a GPU works on this update, read the numbers of the last update.
         self._read_launched()
@@ -248,8 +246,10 @@ class Trainer:
 
     def _between_updates(self) -> None:
         """Stop, validate or save if that is due, but not at the end of an epoch."""
-        is_alone = self._process.world_size == 1
-        if self._signals if is_alone else self._votes[0]:
+        num_signals: float = len(self._signals)
+        if self._process.world_size > 1:
+            num_signals = self._votes.has_signal
+        if num_signals > 0:
             self._read_launched()
             self.state.interrupted = True
             self._reason = f"interrupted; {self.config.same_command} goes on from here"
@@ -281,7 +281,6 @@ class Trainer:
             or self._reason is not None
             or is_multiple(state.num_updates, config.save_interval_updates)
         )
-        # Validate.
         score = None
         is_best = is_kept = False
         if self._validation_is_due(end_of_epoch, save):
@@ -294,7 +293,6 @@ class Trainer:
             is_kept = self._process.gather(self._process.is_first and self._folder.keeps(score))[0]
             self.result.set_best(metric, state.best_score, state.best_subset)
             self._reason = validation.patience_is_over(config, state, self.result) or self._reason
-        # Move to the next epoch, and save.
         if end_of_epoch:
             self.parts.schedule.end_epoch(state.num_updates, score)
             state.epoch += 1
@@ -380,7 +378,7 @@ class Trainer:
     def _share_of_time(self) -> float:
         """Return the share of the time that is used up, the same in all processes."""
         if self._process.world_size > 1:
-            return self._votes[1]
+            return self._votes.share_of_time
         return self.config.share_of_time(self._wall())
 
     def _rate_has_fallen(self) -> str | None:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,16 @@ from relu_nmt.training.log import Meters, add_metrics
 from relu_nmt.training.state import Components
 
 SHOWN_IDS = 20
+
+
+class Votes(NamedTuple):
+    """The votes of a process in an update, or the joint vote of all processes."""
+
+    has_signal: float  # above 0: a signal has come to a process
+    share_of_time: float  # used share of ``--stop-time-hours``, the mean over the processes
+
+
+NO_VOTES = Votes(0, 0)
 
 
 @dataclass
@@ -39,16 +49,14 @@ class Update:
         self,
         parts: Components,
         batches: Sequence[tuple[Batch, int]],
-        votes: tuple[bool, float] = (False, 0.0),
+        votes: Votes = NO_VOTES,
         wants_telemetry: bool = False,
     ) -> None:
         """Make an update of the objective, which is in training mode.
 
         The weight of a batch is 1, or 0 if it only keeps this process in step with other ones.
-        ``votes`` say whether this process has received a signal, and which share of the time is
-        used. ``wants_telemetry``: compute the telemetry of the first batch.
+        ``wants_telemetry``: compute the telemetry of the first batch.
         """
-        # Go forward and backward with each batch.
         torch.manual_seed(self.seed)
         parts.optimizer.zero_grad(set_to_none=True)
         options: dict[str, Any] = {"dtype": torch.float64, "device": parts.process.device}
@@ -93,9 +101,8 @@ class Update:
         self.batches = [batch for batch, _ in batches]
         self.loss_scale = parts.loss_scale
 
-    def read(self, parts: Components) -> tuple[Meters, tuple[bool, float]]:
-        """Wait for the sums over all processes. Return them and votes: signal, mean time share."""
-        # Take the vector apart.
+    def read(self, parts: Components) -> tuple[Meters, Votes]:
+        """Wait for the sums over all processes. Return them and the joint vote."""
         gradient_norm, _, tokens, sentences, signals, times, *pairs = self.values.tolist()
         metrics: dict[str, tuple[float, float]] = {}
         bad: list[str] = []  # metrics that are not finite
@@ -104,7 +111,6 @@ class Update:
             metrics[name] = (total, count)
             if not math.isfinite(total):
                 bad.append(name)
-        # Refuse numbers that are not finite.
         if not self.skipped and (bad or not math.isfinite(gradient_norm)):
             cause = "the gradient is"
             if bad:
@@ -117,7 +123,7 @@ class Update:
             )
         clips = int(0 < parts.config.clip_norm < gradient_norm)
         meters = Meters(metrics, tokens, sentences, 1, gradient_norm, clips)
-        return meters, (signals > 0, times / parts.process.world_size)
+        return meters, Votes(signals, times / parts.process.world_size)
 
 
 def _suspects(process: ProcessGroup, batches: Sequence[Batch], losses: list[float]) -> str:

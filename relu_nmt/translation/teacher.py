@@ -239,11 +239,14 @@ def attention_distance(
 def attention_outputs(model: nn.Module, is_taught: bool) -> Iterator[dict[str, Tensor]]:
     """Collect the outputs [B, N, D] of all attention modules inside the block, by name."""
     outputs: dict[str, Tensor] = {}
+
+    def keep(name: str, _module: nn.Module, _inputs: Any, output: Tensor) -> None:
+        outputs[name] = output
+
     with ExitStack() as hooks:
         for name, module in model.named_modules():
             if is_taught and isinstance(module, MultiheadAttention):
-                keep = partial(lambda name, _, __, y: outputs.update({name: y}), name)
-                hooks.enter_context(module.register_forward_hook(keep))
+                hooks.enter_context(module.register_forward_hook(partial(keep, name)))
         yield outputs
 
 

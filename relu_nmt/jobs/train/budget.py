@@ -145,21 +145,28 @@ class Chooser:
         return planned_updates(self._budget, self._pace)
 
     def _choose_model(self) -> None:
-        """Choose the largest shape for which there is enough time and text."""
+        """Take the trained model or the one of the flags, or else choose a shape."""
         if self._training.checkpoint is not None:
             stored = flat(read_metadata(self._training.checkpoint).get("model_config") or {})
             self._say(f"the model of {self._training.checkpoint}")
-            return self._choose(**stored)
+            self._choose(**stored)
+            return
         if not self._is_free:
             self._say(f"the model as --arch {self._settings.arch} states it")
-            return self._choose()
+            self._choose()
+            return
         tied = "share_decoder_input_output_embed"
         if self._task.joined_dictionary:
             tied = "share_all_embeddings"
         self._chosen |= {"positions": self._positions(), tied: True}
         if SHAPES[1].settings.keys() & given_names(self._settings):
             self._say("the shape of the model as the flags state it")
-            return self._choose()
+            self._choose()
+        else:
+            self._choose_shape()
+
+    def _choose_shape(self) -> None:
+        """Choose the largest shape for which there is enough time and text."""
         # A narrower model pays only if time is the limit: it makes more updates in the same time.
         shapes = SHAPES if self._budget.seconds is not None else SHAPES[1:]
         shape = shapes[0]
@@ -187,7 +194,6 @@ class Chooser:
             f"there are {self._pace.samples:,} sentence pairs and time for {self._updates:,} "
             "updates"
         )
-        return None
 
     def _positions(self) -> str:
         """Return the position schemes of a new model: relative ones if its attention has scores."""
