@@ -1,7 +1,7 @@
 """Tokens that may come next, by lengths, sentences, prefixes, repetitions and terms."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from torch import Tensor
@@ -11,6 +11,7 @@ from relu_nmt.config.registry import Spec
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.documents import Separators
 from relu_nmt.errors import ConfigError
+from relu_nmt.translation.base import Ensemble
 from relu_nmt.translation.search import step_rules, step_scores
 from relu_nmt.translation.search.banned_terms import TermBans
 from relu_nmt.translation.search.config import GenerationConfig
@@ -32,8 +33,7 @@ class TokenConstraints:
     follows the last separator directly and is forbidden elsewhere. A sentence may be empty, since a
     translation may join two. Allowed tokens keep their log-probabilities. A context and the first
     ``num_free`` tokens cost nothing. ``min_len`` counts only tokens after the context. Prefixes
-    [B, P] int64 are right-padded. At ``most_of_a_sentence`` tokens the separator is forced. The
-    limits leave room for all sentences, prefixes and terms.
+    [B, P] int64 are right-padded. The limits leave room for all sentences, prefixes and terms.
 
     Attributes:
         written: the amounts that the hypotheses have written and may write.
@@ -45,46 +45,50 @@ class TokenConstraints:
         self,
         config: GenerationConfig,
         symbols: Dictionary,
+        ensemble: Ensemble,
         sources: Sequence[SourceSentence],
-        src_tokens: Tensor,
         prefixes: Tensor,
-        separators: Separators | None = None,
-        most_tokens: int | None = None,
-        most_of_a_sentence: int | None = None,
-        num_free: int = 0,
+        separators: Separators | None,
+        num_free: int,
     ) -> None:
         has_terms = any(source.num_forced for source in sources)
         if has_terms:
             config.check_terms()
-        lengths = np.array([len(source.ids) for source in sources], dtype=np.int64)
+        # A sentence has a limit of its own if the models limit it more than the whole output.
+        most_tokens = ensemble.max_positions
+        most_of_a_sentence = ensemble.max_sentence_positions
+        if most_of_a_sentence == most_tokens:
+            most_of_a_sentence = None
+        separator = -1 if separators is None else separators.source
         self.written = written = step_rules.Written(
             symbols,
-            separators,
-            limits=config.length_limits(lengths, most_tokens),
-            context_sizes=np.array([len(source.context) for source in sources], dtype=np.int64),
-            src_tokens=src_tokens,
+            limits=config.length_limits(_counts(len(s.ids) for s in sources), most_tokens),
+            context_sizes=_counts(len(source.context) for source in sources),
+            num_separators=_counts((source.ids == separator).sum() for source in sources),
+            separators=separators,
             most_of_a_sentence=most_of_a_sentence,
             is_counted=not config.free_sentence_count,
+            device=prefixes.device,
         )
         pad_index = symbols.pad_index
         _make_room(written, sources, prefixes, pad_index, most_tokens)
         # The number of sentences decides where the end is.
-        if written.left is not None:
+        if written.sentences_left is not None:
             prefixes = prefixes.masked_fill(prefixes == symbols.eos_index, pad_index)
-        self.idle_token = None if written.length is None else written.separator
+        self.idle_token = None if written.sentence_room is None else written.separator
         self.terms = None
         if has_terms:
             self.terms = TermTracker([source.forced for source in sources], written)
-        # Make the scores of the model, before tokens are forbidden and forced.
-        self._scores: list[StepRule] = [step_rules.SpecialSymbols(symbols, config.unkpen)]
-        if written.single is not None:
-            self._scores.append(step_rules.SingleSentences(written))
+        # Change the scores of the models first, then forbid and force tokens.
+        self._score_rules: list[StepRule] = [step_rules.SpecialSymbols(symbols, config.unkpen)]
+        if written.is_single is not None:
+            self._score_rules.append(step_rules.SingleSentences(written))
         if config.step_score is not None:
-            self._scores.append(build_step_score(config, symbols))
-        self._rules = self._make_rules(config, symbols, sources, prefixes, num_free)
-        self._all_rules = [*self._scores, *self._rules]
+            self._score_rules.append(build_step_score(config, symbols))
+        self._token_rules = self._make_token_rules(config, symbols, sources, prefixes, num_free)
+        self._rules = [*self._score_rules, *self._token_rules]
 
-    def _make_rules(
+    def _make_token_rules(
         self,
         config: GenerationConfig,
         symbols: Dictionary,
@@ -110,16 +114,16 @@ class TokenConstraints:
         if self.terms is not None:
             rules.append(self.terms)
         rules.append(step_rules.Prefixes(prefixes, pad_index, num_free, written))
-        if written.left is not None:
+        if written.sentences_left is not None:
             rules.append(step_rules.SentenceCount(written))
-        if written.length is not None:
+        if written.sentence_room is not None:
             rules.append(step_rules.SentenceLength(written))
         rules.append(step_rules.LongestOutput(written))
         return rules
 
     def are_alike(self, step: int) -> bool:
         """Return True if the same tokens are forbidden for all hypotheses at a step."""
-        return all(rule.is_alike or not rule.is_active(step) for rule in self._all_rules)
+        return all(rule.is_alike or not rule.is_active(step) for rule in self._rules)
 
     def apply(self, log_probs: Tensor, step: int) -> None:
         """Change log_probs [B, K, V] of the token after ``step`` tokens, in place.
@@ -128,10 +132,10 @@ class TokenConstraints:
         in any shape [..., ..., V]. The longest length and the number of sentences have the highest
         priority, then forced prefixes, then forced terms.
         """
-        for rule in self._scores:
+        for rule in self._score_rules:
             if rule.is_active(step):
                 rule.apply(log_probs, step)
-        active = [rule for rule in self._rules if rule.is_active(step)]
+        active = [rule for rule in self._token_rules if rule.is_active(step)]
         if not self.are_alike(step):
             self.written.save(log_probs)
             for rule in active:
@@ -142,14 +146,19 @@ class TokenConstraints:
     def advance(self, parents: Tensor | None, tokens: Tensor) -> None:
         """Append the chosen tokens [B, K] to beams ``parents`` [B, K]. None: the same beams."""
         self.written.advance(parents, tokens)
-        for rule in self._all_rules:
+        for rule in self._rules:
             rule.advance(parents, tokens)
 
     def keep(self, rows: Tensor, mask: np.ndarray) -> None:
         """Keep only the sentences with indices ``rows`` [B'], which ``mask`` [B] marks."""
         self.written.keep(rows, mask)
-        for rule in self._all_rules:
+        for rule in self._rules:
             rule.keep(rows, mask)
+
+
+def _counts(numbers: Iterable[int]) -> np.ndarray:
+    """Return a number for each sentence, int64 [B]."""
+    return np.fromiter(numbers, dtype=np.int64)
 
 
 def _make_room(
@@ -161,24 +170,24 @@ def _make_room(
 ) -> None:
     """Raise the limits so that all sentences, prefixes and terms fit (ConfigError: they cannot)."""
     forced = prefixes.cpu().numpy()
-    number = np.zeros_like(written.limits)
+    num_sentences = np.zeros_like(written.limits)
     room = np.zeros_like(written.limits)
-    if written.left is not None:
+    if written.sentences_left is not None:
         # Leave room for all separators and for the other tokens of the context.
-        number = written.left[:, 0].cpu().numpy()
+        num_sentences = written.sentences_left[:, 0].cpu().numpy()
         in_context = np.arange(forced.shape[1]) < written.context_sizes[:, None]
-        room = number + written.context_sizes
+        room = num_sentences + written.context_sizes
         room -= ((forced == written.separator) & in_context).sum(1)
     # With prefixes or terms, leave room for all forced tokens and all separators.
-    num_terms = np.array([source.num_forced for source in sources], dtype=np.int64)
-    is_forced = num_terms + [len(source.prefix) for source in sources] > 0
-    needed = num_terms + number + (forced != pad_index).sum(1)
+    num_terms = _counts(source.num_forced for source in sources)
+    is_forced = num_terms + _counts(len(source.prefix) for source in sources) > 0
+    needed = num_terms + num_sentences + (forced != pad_index).sum(1)
     written.limits = np.maximum(written.limits, np.maximum(room, needed * is_forced))
     # A source without separator ends at the longest sentence that the models can write.
-    longest_sentence = written.most_of_a_sentence
-    if written.single is not None and longest_sentence is not None:
-        is_long = written.single[:, 0].cpu().numpy() & (written.limits >= longest_sentence)
-        written.limits = np.where(is_long, longest_sentence - 1, written.limits)
+    if written.is_single is not None and written.sentence_room is not None:
+        is_single = written.is_single[:, 0].cpu().numpy()
+        shorter = np.minimum(written.limits, written.sentence_room[:, 0].cpu().numpy())
+        written.limits = np.where(is_single, shorter, written.limits)
     longest = int(written.limits.max(initial=0))
     if most_tokens is not None and longest >= most_tokens:
         raise ConfigError(

@@ -228,7 +228,7 @@ class TermTracker(StepRule):
 
     def __init__(self, forced: Sequence[ForcedTerms | None], written: Written) -> None:
         self._written = written
-        self._separator = -1 if written.left is None else written.separator
+        self._separator = -1 if written.sentences_left is None else written.separator
         self._num_tokens = 0
         self.rows = [[terms] if terms is not None and terms.num_tokens else [] for terms in forced]
         self.model = torch.empty(0)
@@ -245,7 +245,7 @@ class TermTracker(StepRule):
     def apply(self, log_probs: Tensor, step: int) -> None:
         """Allow the next tokens of terms, and only these if no others fit. Forbid early ends."""
         shape = log_probs.shape[:2]
-        left_to_write = self._written.left
+        left_to_write = self._written.sentences_left
         rooms = self._written.room(step, log_probs).expand(shape).tolist()
         numbers = None if left_to_write is None else left_to_write.expand(shape).tolist()
         for row, beam, progress in self:

@@ -236,29 +236,15 @@ class Generator:
         ensemble = self.ensemble
         src_tokens = self._padded([source.ids for source in sources])
         prefixes = self._padded(list(map(self._beginning, sources)))
-        # Separators matter if sentences are counted, or limited more than the whole output.
-        separators = self._separators
-        most_of_a_sentence = ensemble.max_sentence_positions
-        if separators is None or most_of_a_sentence == ensemble.max_positions:
-            most_of_a_sentence = None
-        is_alike = separators is None or separators.alone
-        if config.free_sentence_count and most_of_a_sentence is None and is_alike:
-            separators = None
         # With a shortlist, tokens of the search are indices into its symbols.
+        separators = self._separators
         listed = self._listed_symbols(sources, src_tokens, prefixes)
         if listed is not None and separators is not None:
             index = int(torch.searchsorted(listed, separators.target))
             separators = separators._replace(target=index)
+        num_free = len(self._first)
         constraints = TokenConstraints(
-            config,
-            self.symbols,
-            sources,
-            src_tokens,
-            prefixes,
-            separators,
-            most_tokens=ensemble.max_positions,
-            most_of_a_sentence=most_of_a_sentence,
-            num_free=len(self._first),
+            config, self.symbols, ensemble, sources, prefixes, separators, num_free
         )
         # Encode the sources, which may need more memory than there is.
         is_word = words_of(src_tokens, self.symbols, self._separators)

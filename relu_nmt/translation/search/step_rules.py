@@ -74,49 +74,53 @@ class Written:
     """The tokens that the hypotheses of a batch have written and may write.
 
     ``limits`` are the most tokens before the end symbol, ``context_sizes`` the tokens of a known
-    context, int64 [B] each. At ``most_of_a_sentence`` tokens (None: never) the separator is forced.
+    context, ``num_separators`` the separators of the source, int64 [B] each.
 
     Attributes:
         separator: the symbol that ends each sentence. -1 for none.
-        left: sentences still to write, int64 [B, K], [B, 1] at first. None: they are not counted.
-        length: tokens of the current sentence, in the same shape. None: they are not counted.
-        single: True for sources without separator, bool [B, 1], whose end is free. None: no such
+        sentences_left: sentences still to write, int64 [B, K], [B, 1] at first. None: they are not
+            counted.
+        sentence_room: tokens that still fit in the current sentence, in the same shape. At 0 the
+            separator is forced. None: sentences may be as long as the output.
+        is_single: True for sources without separator, bool [B, 1], whose end is free. None: no such
             source.
     """
 
     def __init__(
         self,
         symbols: Dictionary,
-        separators: Separators | None,
         limits: np.ndarray,
         context_sizes: np.ndarray,
-        src_tokens: Tensor,
+        num_separators: np.ndarray,
+        separators: Separators | None,
         most_of_a_sentence: int | None,
         is_counted: bool,
+        device: torch.device,
     ) -> None:
         self.eos_index = symbols.eos_index
         self.separator = -1
         self.limits = limits
         self.context_sizes = context_sizes
-        self.most_of_a_sentence = most_of_a_sentence
-        self.left: Tensor | None = None
-        self.single: Tensor | None = None
-        if separators is not None:
-            self.separator = separators.target
-            count = (src_tokens == separators.source).sum(1, keepdim=True)
-            if not separators.alone and bool((count == 0).any()):
-                self.single = count == 0
-            if is_counted and bool(separators.alone or count.any()):
-                self.left = count.clamp_min(int(separators.alone))
-        self.length: Tensor | None = None
-        if most_of_a_sentence is not None:
-            self.length = torch.zeros_like(src_tokens[:, :1])
+        self.sentences_left: Tensor | None = None
+        self.sentence_room: Tensor | None = None
+        self.is_single: Tensor | None = None
         self._ends: dict[int, Tensor] = {}
+        if separators is None:
+            return
+        self.separator = separators.target
+        count = torch.from_numpy(num_separators).to(device)[:, None]
+        if not (separators.alone or num_separators.all()):
+            self.is_single = count == 0
+        if is_counted and (separators.alone or num_separators.any()):
+            self.sentences_left = count.clamp_min(int(separators.alone))
+        if most_of_a_sentence is not None:
+            self._room_of_new = most_of_a_sentence - 1  # one token is the separator
+            self.sentence_room = torch.full_like(count, self._room_of_new)
 
     def save(self, log_probs: Tensor) -> None:
         """Keep the models' scores of the symbols that end sentences."""
         self._ends = {self.eos_index: log_probs[:, :, self.eos_index].clone()}
-        if self.left is not None or self.length is not None:
+        if self.sentences_left is not None or self.sentence_room is not None:
             self._ends[self.separator] = log_probs[:, :, self.separator].clone()
 
     def allow_only(self, symbol: int, log_probs: Tensor, where: Tensor) -> None:
@@ -130,7 +134,7 @@ class Written:
     def room(self, step: int, like: Tensor) -> Tensor:
         """Return how many tokens still fit besides ends of sentences, [B, K] or [B, 1]."""
         room = column(self.limits - step, like)
-        return room if self.left is None else room - self.left
+        return room if self.sentences_left is None else room - self.sentences_left
 
     def is_begun(self, step: int, like: Tensor) -> Tensor:
         """Return whether the context is written, bool [B, 1]."""
@@ -139,25 +143,26 @@ class Written:
     def ends_next(self, step: int, like: Tensor) -> Tensor:
         """Return where the token after the next may have to end a sentence, bool [B, K]."""
         ends_next = self.room(step, like) <= 1
-        if self.most_of_a_sentence is not None and self.length is not None:
-            ends_next = ends_next | (self.length >= self.most_of_a_sentence - 2)
+        if self.sentence_room is not None:
+            ends_next = ends_next | (self.sentence_room <= 1)
         return ends_next
 
     def advance(self, parents: Tensor | None, tokens: Tensor) -> None:
         """Append the chosen tokens [B, K] to beams ``parents`` [B, K]. None: the same beams."""
-        if self.left is None and self.length is None:
+        if self.sentences_left is None and self.sentence_room is None:
             return
         ends = tokens == self.separator
-        if self.left is not None:
-            self.left = of_parents(self.left, parents, ends) - ends.long()
-        if self.length is not None:
-            self.length = (of_parents(self.length, parents, ends) + 1).masked_fill(ends, 0)
+        if self.sentences_left is not None:
+            self.sentences_left = of_parents(self.sentences_left, parents, ends) - ends.long()
+        if self.sentence_room is not None:
+            room = of_parents(self.sentence_room, parents, ends) - 1
+            self.sentence_room = room.masked_fill(ends, self._room_of_new)
 
     def keep(self, rows: Tensor, mask: np.ndarray) -> None:
         """Keep only the sentences with indices ``rows`` [B'], which ``mask`` [B] marks."""
         self.limits = self.limits[mask]
         self.context_sizes = self.context_sizes[mask]
-        for name in ("left", "length", "single"):
+        for name in ("sentences_left", "sentence_room", "is_single"):
             values = getattr(self, name)
             if values is not None:
                 setattr(self, name, values.index_select(0, rows))
@@ -184,10 +189,10 @@ class SingleSentences(StepRule):
 
     def __init__(self, written: Written) -> None:
         self._written = written
-        self.is_alike = written.single is not None and bool(written.single.all())
+        self.is_alike = written.is_single is not None and bool(written.is_single.all())
 
     def apply(self, log_probs: Tensor, step: int) -> None:
-        where = None if self.is_alike else self._written.single
+        where = None if self.is_alike else self._written.is_single
         exclude_token(log_probs, self._written.separator, where)
 
 
@@ -221,7 +226,7 @@ class NoRepeatedNgrams(StepRule):
         separator = self._written.separator
         of_separator = log_probs[:, :, separator].clone()
         block_repeated_ngrams(log_probs, self._history, self._size, self._pad_index)
-        if self._written.left is not None:
+        if self._written.sentences_left is not None:
             log_probs[:, :, separator] = of_separator
 
     def advance(self, parents: Tensor | None, tokens: Tensor) -> None:
@@ -258,8 +263,8 @@ class ShortestOutput(StepRule):
         shortest = written.context_sizes + self._min_len
         too_short = column(step < shortest, log_probs)
         log_probs[:, :, written.eos_index].masked_fill_(too_short, -torch.inf)
-        if written.left is not None:
-            too_short = column(step + 1 < shortest, log_probs) & (written.left == 1)
+        if written.sentences_left is not None:
+            too_short = column(step + 1 < shortest, log_probs) & (written.sentences_left == 1)
             log_probs[:, :, written.separator].masked_fill_(too_short, -torch.inf)
 
 
@@ -299,21 +304,21 @@ class SentenceCount(StepRule):
     """Forces the end after the last sentence, and separators where nothing else fits."""
 
     def __init__(self, written: Written) -> None:
-        assert written.left is not None, "sentences are counted"
+        assert written.sentences_left is not None, "sentences are counted"
         self._written = written
-        number = written.left[:, 0].cpu().numpy()
+        number = written.sentences_left[:, 0].cpu().numpy()
         self._first_end = int(number.min())
         self._first_limit = int((written.limits - number).min())
 
     def apply(self, log_probs: Tensor, step: int) -> None:
         written = self._written
-        left = written.left
+        left = written.sentences_left
         assert left is not None, "sentences are counted"
         log_probs[:, :, written.eos_index].masked_fill_(left > 0, -torch.inf)
         if step >= self._first_end:
             ended = left == 0
-            if written.single is not None:
-                ended = ended & ~written.single
+            if written.is_single is not None:
+                ended = ended & ~written.is_single
             written.allow_only(written.eos_index, log_probs, ended)
         if step >= self._first_limit:
             is_full = (written.room(step, log_probs) <= 0) & (left > 0)
@@ -329,10 +334,10 @@ class SentenceLength(StepRule):
 
     def apply(self, log_probs: Tensor, step: int) -> None:
         written = self._written
-        assert written.length is not None and written.most_of_a_sentence is not None, "measured"
-        is_full = written.length >= written.most_of_a_sentence - 1
-        if written.left is not None:
-            is_full = is_full & (written.left > 0)
+        assert written.sentence_room is not None, "sentences are limited"
+        is_full = written.sentence_room <= 0
+        if written.sentences_left is not None:
+            is_full = is_full & (written.sentences_left > 0)
         where = is_full & written.is_begun(step, log_probs)
         written.allow_only(written.separator, log_probs, where)
 
