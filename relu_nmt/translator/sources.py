@@ -4,29 +4,25 @@ import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from relu_nmt.data.dictionary import SPECIAL_SYMBOLS
 from relu_nmt.data.documents import SINGLE_SENTENCES, WindowConfig
 from relu_nmt.errors import DataError, counted, refuse_unordered, reporting
+from relu_nmt.io.plain_text import refuse_markup, refuse_utf16
 from relu_nmt.tokenization.base import SentenceSplitter
 from relu_nmt.tokenization.pipeline import LANGUAGE_CODE
 from relu_nmt.translation.search.banned_terms import BannedTerms
+from relu_nmt.translation.search.document_search import SINGLE_LINES, SourceDocuments
 from relu_nmt.translation.search.forced_terms import ForcedTerms
 from relu_nmt.translation.search.symbol_texts import SymbolTexts
-from relu_nmt.translation.search.translations import (
-    ANY_LENGTH,
-    SINGLE_LINES,
-    SourceDocuments,
-    SourceLimit,
-    SourceSentence,
-    as_lines,
-    plain_lines,
-)
+from relu_nmt.translation.search.translations import ANY_LENGTH, SourceLimit, SourceSentence
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator.spans import Span, token_spans
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -116,6 +112,27 @@ class TranslationRequest:
             numbers += range(1, len(lines) + 1)
         lines = list(itertools.chain.from_iterable(texts))
         return cls(lines, list(map(len, texts)), numbers=numbers, **options)
+
+
+def as_lines(texts: Iterable[T]) -> list[T]:
+    """Return texts as a list (DataError: it is a single text, or has no order)."""
+    refuse_unordered(texts, "lines")
+    if isinstance(texts, str):
+        raise DataError(
+            f"a list of lines is wanted, not one text ({texts[:30]!r}); give [text], or "
+            "text.split('\\n') for its lines"
+        )
+    return list(texts)
+
+
+def plain_lines(lines: Iterable[str]) -> list[str]:
+    """Return the lines of a text as a list (DataError: it is a single text, or no plain text)."""
+    listed = as_lines(lines)
+    # A line that is no text raises its error later, when it is encoded.
+    texts = [line for line in listed if isinstance(line, str)]
+    refuse_utf16("".join(texts).encode("utf-8", "surrogatepass"), "the text")
+    refuse_markup(texts, "the text")
+    return listed
 
 
 TERMS = ("prefixes", "forced", "ordered", "banned", "match_case", "inside_words", "split_sentences")

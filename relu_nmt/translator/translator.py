@@ -19,6 +19,7 @@ from relu_nmt.translation.base import Ensemble, StepDecoder, TranslationModel
 from relu_nmt.translation.search.config import GenerationConfig, generation_config
 from relu_nmt.translation.search.document_search import (
     Search,
+    SourceDocuments,
     TranslatedDocuments,
     search_documents,
 )
@@ -26,19 +27,17 @@ from relu_nmt.translation.search.generator import Generator
 from relu_nmt.translation.search.shortlist import Shortlist
 from relu_nmt.translation.search.translations import (
     Hypothesis,
-    SourceDocuments,
     SourceSentence,
     TranslatedLines,
     Translation,
     check_lengths,
     load_translations,
-    plain_lines,
     replace_unknown_words,
 )
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator.attention_maps import AttentionMap, attention_weights, checked_place
 from relu_nmt.translator.models import foreign_classes, load_models, model_of, model_state
-from relu_nmt.translator.sources import TERMS, SourceEncoder, TranslationRequest
+from relu_nmt.translator.sources import TERMS, SourceEncoder, TranslationRequest, plain_lines
 from relu_nmt.translator.spans import WordAlignment, align_words
 
 

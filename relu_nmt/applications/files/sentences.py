@@ -29,8 +29,8 @@ from relu_nmt.io.work import hidden_progress, progress_bar
 from relu_nmt.tokenization.base import SentenceSplitter
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.search.config import GenerationConfig, generation_config
-from relu_nmt.translation.search.document_search import Search
-from relu_nmt.translation.search.translations import SourceDocuments, TranslatedLines
+from relu_nmt.translation.search.document_search import Search, SourceDocuments
+from relu_nmt.translation.search.translations import TranslatedLines
 from relu_nmt.translator import TranslationRequest, Translator
 
 TranslateSegments = Callable[[Sequence[Segment]], list[AlignedText]]

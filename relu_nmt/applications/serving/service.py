@@ -22,7 +22,7 @@ from relu_nmt.modules.config import SLOTS, AttentionPlace
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.search.config import GenerationConfig
-from relu_nmt.translation.search.translations import SourceSentence, Translation, plain_lines
+from relu_nmt.translation.search.translations import SourceSentence, Translation
 from relu_nmt.translator import TranslationRequest, Translator
 from relu_nmt.translator.attention_maps import (
     MOST_WEIGHTS,
@@ -31,6 +31,7 @@ from relu_nmt.translator.attention_maps import (
     layers_of,
     single_model,
 )
+from relu_nmt.translator.sources import plain_lines
 from relu_nmt.translator.spans import token_spans
 
 MOST_NUMBERS = 2**21

@@ -14,8 +14,7 @@ from relu_nmt.jobs.translate.settings import TranslateDocumentsSettings
 from relu_nmt.jobs.translate.text import InputText, LineNotes
 from relu_nmt.tokenization.base import SentenceSplitter
 from relu_nmt.translation.search.config import GenerationConfig
-from relu_nmt.translation.search.document_search import TranslatedDocuments
-from relu_nmt.translation.search.translations import SourceDocuments
+from relu_nmt.translation.search.document_search import SourceDocuments, TranslatedDocuments
 from relu_nmt.translator import Translator
 
 is_blank = SEPARATOR_TESTS["blank"]

@@ -1,4 +1,4 @@
-"""Translations of whole documents, window by window, and the lines of their sentences.
+"""Documents, their translation window by window, and the lines of their sentences.
 
 The context of a window is part of the source. Its translation is known from earlier windows and is
 forced as the beginning of the target, as in training, where the target of a group is one text. A
@@ -11,18 +11,93 @@ context would favor short hypotheses.
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
-from relu_nmt.data.documents import SINGLE_SENTENCES, Window, first_context, sentence_slices
+from relu_nmt.data.documents import (
+    SINGLE_SENTENCES,
+    Groups,
+    Separators,
+    Window,
+    WindowConfig,
+    first_context,
+    join_sentences,
+    plan_groups,
+    sentence_slices,
+)
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.search.config import GenerationConfig
+from relu_nmt.translation.search.forced_terms import ForcedTerms
 from relu_nmt.translation.search.translations import (
-    SourceDocuments,
     SourceSentence,
     TranslatedLines,
     Translation,
+    joined_tokens,
 )
+
+SINGLE_LINES = WindowConfig(SINGLE_SENTENCES)
+
+
+@dataclass(frozen=True)
+class SourceDocuments:
+    """Documents to translate, sentence by sentence."""
+
+    # Each ends in the separator, if the model has one, and </s>. A sentence without words is left
+    # out of its window. Its translation is empty. Sentences of a document have the same banned
+    # terms.
+    sentences: Sequence[SourceSentence]
+    counts: np.ndarray  # sentences of each document, int [documents]
+    sizes: np.ndarray  # tokens that each sentence counts toward the limit, </s> included, int [N]
+    # The symbol that ends sentences, in source and target. None: the translation of several
+    # sentences cannot be cut into them.
+    separators: Separators | None
+    windows: WindowConfig = SINGLE_LINES  # division of the documents
+    whole: Sequence[SourceSentence] = ()  # sentences of a text, before the limit cut any
+    note: str = ""  # says what to install, so that lines of several sentences are split
+
+    @cached_property
+    def groups(self) -> Groups:
+        """The sentences that are translated together."""
+        windows = self.windows
+        return plan_groups(self.sizes, self.counts, windows.max_doc_tokens, windows.window_overlap)
+
+    def with_words(self, begin: int, end: int) -> list[int]:
+        """Return the numbers of sentences ``begin`` to ``end - 1`` that have words."""
+        num_ends = 1 + (self.separators is not None)
+        return [i for i in range(begin, end) if len(self.sentences[i].ids) > num_ends]
+
+    def joined(self, window: Window) -> SourceSentence:
+        """Return a window as one sentence, with prefixes and terms of its new sentences."""
+        # Join source, tokens and references. Sentences without words are left out.
+        read = [self.sentences[i] for i in self.with_words(window.context, window.end)]
+        ids, tokens = joined_tokens(read)
+        references = []
+        for sentence in self.sentences[window.first : window.end]:
+            if sentence.reference is not None:
+                references.append(sentence.reference)
+        reference = join_sentences(references) if references else None
+        written = [self.sentences[i] for i in self.with_words(window.first, window.end)]
+        if not written:
+            return SourceSentence(ids, tokens, reference)
+        # Take prefix and terms of the first new sentence, then of the later sentences.
+        first, *later_sentences = written
+        forced = None
+        if any(sentence.num_forced or len(sentence.prefix) for sentence in written):
+            later = []
+            for sentence in later_sentences:
+                terms = sentence.forced or ForcedTerms()
+                later.append(replace(terms, prefix=tuple(sentence.prefix.tolist())))
+            forced = replace(first.forced or ForcedTerms(), later=tuple(later))
+        return SourceSentence(
+            ids,
+            tokens,
+            reference,
+            prefix=first.prefix,
+            forced=forced,
+            banned=first.banned,
+            parts=first.parts if len(read) == 1 else (),
+        )
 
 
 @dataclass(frozen=True)

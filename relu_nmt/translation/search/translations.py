@@ -1,22 +1,17 @@
-"""Inputs and results of a translator: sentences and documents, their translations and lines."""
+"""The input of a search, sentences as token ids, and its results: hypotheses and translations."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 import numpy as np
 
-from relu_nmt.data import documents
 from relu_nmt.data.dictionary import UNK
-from relu_nmt.errors import DataError, refuse_unordered
-from relu_nmt.io.plain_text import refuse_markup, refuse_utf16
+from relu_nmt.data.documents import Line, Separators, join_sentences
+from relu_nmt.errors import DataError
 from relu_nmt.io.text_lines import read_lines
 from relu_nmt.translation.search.banned_terms import BannedTerms
 from relu_nmt.translation.search.forced_terms import ForcedTerms
-
-SINGLE_LINES = documents.WindowConfig(documents.SINGLE_SENTENCES)
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -48,7 +43,7 @@ class SourceSentence:
     @classmethod
     def of_parts(cls, parts: Sequence["SourceSentence"]) -> "SourceSentence":
         """Return a line of several sentences, which are translated one by one."""
-        ids, tokens = _joined(parts)
+        ids, tokens = joined_tokens(parts)
         return cls(ids, tokens, banned=parts[0].banned, parts=tuple(parts))
 
     @property
@@ -61,11 +56,11 @@ class SourceSentence:
         """Number of tokens of forced terms, and of prefixes of later sentences."""
         return 0 if self.forced is None else self.forced.num_tokens
 
-    def num_read(self, separators: documents.Separators | None) -> int:
+    def num_read(self, separators: Separators | None) -> int:
         """Return the tokens of the longest sentence that the model reads at once."""
         return max(len(sentence.as_read(separators).ids) for sentence in self.sentences)
 
-    def as_read(self, separators: documents.Separators | None) -> "SourceSentence":
+    def as_read(self, separators: Separators | None) -> "SourceSentence":
         """Return the source. Drop a single sentence's separator if the model does not read it."""
         if separators is None or separators.alone or self.ids.tolist().count(separators.source) > 1:
             return self
@@ -76,14 +71,14 @@ class SourceSentence:
         return replace(self, ids=ids, tokens=self.tokens[: len(ids) - 1], reference=reference)
 
 
-def _joined(sentences: Iterable[SourceSentence]) -> tuple[np.ndarray, list[str]]:
+def joined_tokens(sentences: Iterable[SourceSentence]) -> tuple[np.ndarray, list[str]]:
     """Return the token ids and the tokens of sentences that are read as one."""
     ids = []
     tokens = []
     for sentence in sentences:
         ids.append(sentence.ids)
         tokens += sentence.tokens
-    return documents.join_sentences(ids), tokens
+    return join_sentences(ids), tokens
 
 
 @dataclass(frozen=True)
@@ -108,7 +103,7 @@ class Hypothesis:
 
 
 @dataclass(frozen=True)
-class Translation(documents.Line):
+class Translation(Line):
     """A translation of a line, or of several lines that were translated at once.
 
     The tokens come from the dictionary. With ``replace_unk`` unknown words are replaced.
@@ -196,31 +191,10 @@ class TranslatedLines(list[str]):
         self.translations = translations
 
 
-def as_lines(texts: Iterable[T]) -> list[T]:
-    """Return texts as a list (DataError: it is a single text, or has no order)."""
-    refuse_unordered(texts, "lines")
-    if isinstance(texts, str):
-        raise DataError(
-            f"a list of lines is wanted, not one text ({texts[:30]!r}); give [text], or "
-            "text.split('\\n') for its lines"
-        )
-    return list(texts)
-
-
-def plain_lines(lines: Iterable[str]) -> list[str]:
-    """Return the lines of a text as a list (DataError: it is a single text, or no plain text)."""
-    listed = as_lines(lines)
-    # A line that is no text raises its error later, when it is encoded.
-    texts = [line for line in listed if isinstance(line, str)]
-    refuse_utf16("".join(texts).encode("utf-8", "surrogatepass"), "the text")
-    refuse_markup(texts, "the text")
-    return listed
-
-
 def check_lengths(
     sources: Sequence[SourceSentence],
     limit: int | None,
-    separators: documents.Separators | None = None,
+    separators: Separators | None = None,
 ) -> None:
     """Refuse sources of more than ``limit`` tokens (DataError). None: any length."""
     longest = max((source.num_read(separators) for source in sources), default=0)
@@ -244,7 +218,7 @@ class SourceLimit:
     tokens: int | None = None  # most tokens that are read, </s> included. None: any length
     # Cut longer sources. Otherwise they lose all words and their translation is empty.
     truncate: bool = False
-    separators: documents.Separators | None = None  # they end each sentence, before </s>
+    separators: Separators | None = None  # they end each sentence, before </s>
 
     @property
     def unread(self) -> int:
@@ -276,69 +250,6 @@ class SourceLimit:
 
 
 ANY_LENGTH = SourceLimit()
-
-
-@dataclass(frozen=True)
-class SourceDocuments:
-    """Documents to translate, sentence by sentence."""
-
-    # Each ends in the separator, if the model has one, and </s>. A sentence without words is left
-    # out of its window. Its translation is empty. Sentences of a document have the same banned
-    # terms.
-    sentences: Sequence[SourceSentence]
-    counts: np.ndarray  # sentences of each document, int [documents]
-    sizes: np.ndarray  # tokens that each sentence counts toward the limit, </s> included, int [N]
-    # The symbol that ends sentences, in source and target. None: the translation of several
-    # sentences cannot be cut into them.
-    separators: documents.Separators | None
-    windows: documents.WindowConfig = SINGLE_LINES  # division of the documents
-    whole: Sequence[SourceSentence] = ()  # sentences of a text, before the limit cut any
-    note: str = ""  # says what to install, so that lines of several sentences are split
-
-    @property
-    def groups(self) -> documents.Groups:
-        """The sentences that are translated together."""
-        windows = self.windows
-        return documents.plan_groups(
-            self.sizes, self.counts, windows.max_doc_tokens, windows.window_overlap
-        )
-
-    def with_words(self, begin: int, end: int) -> list[int]:
-        """Return the numbers of sentences ``begin`` to ``end - 1`` that have words."""
-        num_ends = 1 + (self.separators is not None)
-        return [i for i in range(begin, end) if len(self.sentences[i].ids) > num_ends]
-
-    def joined(self, window: documents.Window) -> SourceSentence:
-        """Return a window as one sentence, with prefixes and terms of its new sentences."""
-        # Join source, tokens and references. Sentences without words are left out.
-        read = [self.sentences[i] for i in self.with_words(window.context, window.end)]
-        ids, tokens = _joined(read)
-        references = []
-        for sentence in self.sentences[window.first : window.end]:
-            if sentence.reference is not None:
-                references.append(sentence.reference)
-        reference = documents.join_sentences(references) if references else None
-        written = [self.sentences[i] for i in self.with_words(window.first, window.end)]
-        if not written:
-            return SourceSentence(ids, tokens, reference)
-        # Take prefix and terms of the first new sentence, then of the later sentences.
-        first, *later_sentences = written
-        forced = None
-        if any(sentence.num_forced or len(sentence.prefix) for sentence in written):
-            later = []
-            for sentence in later_sentences:
-                terms = sentence.forced or ForcedTerms()
-                later.append(replace(terms, prefix=tuple(sentence.prefix.tolist())))
-            forced = replace(first.forced or ForcedTerms(), later=tuple(later))
-        return SourceSentence(
-            ids,
-            tokens,
-            reference,
-            prefix=first.prefix,
-            forced=forced,
-            banned=first.banned,
-            parts=first.parts if len(read) == 1 else (),
-        )
 
 
 def replace_unknown_words(

@@ -15,10 +15,9 @@ from relu_nmt.evaluation.document_scores import AlignedDocuments, join_lines
 from relu_nmt.evaluation.metrics import MetricConfig
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.translation.search.config import GenerationConfig
-from relu_nmt.translation.search.document_search import search_documents
+from relu_nmt.translation.search.document_search import SourceDocuments, search_documents
 from relu_nmt.translation.search.translations import (
     Hypothesis,
-    SourceDocuments,
     SourceSentence,
     Translation,
 )
