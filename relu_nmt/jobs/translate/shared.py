@@ -1,31 +1,25 @@
-"""Parts of the jobs that translate: the model, the printed lines, attention, the notes."""
+"""Parts of the jobs that translate: the model, the printed lines, the options, the notes."""
 
 import json
 import math
 import sys
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 
-from relu_nmt.applications.layer_statistics import AttentionStatistics, LayerStatistics
 from relu_nmt.config import split_paths
 from relu_nmt.data.data_folder import pair_name
-from relu_nmt.data.documents import DOCUMENT_TAG, SINGLE_SENTENCES, Line
+from relu_nmt.data.documents import SINGLE_SENTENCES
 from relu_nmt.data.translation_batches import least_limit
 from relu_nmt.errors import ConfigError, printable
-from relu_nmt.io.safe_write import check_writable, write_file
 from relu_nmt.io.text_lines import read_lines
 from relu_nmt.jobs.translate.settings import (
     BannedTermOptions,
     ModelOptions,
     TermOptions,
-    TranslateSplitSettings,
     model_overrides,
 )
-from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.training.distributed import keep_freed_memory
 from relu_nmt.training.precision import autocast_dtype
@@ -35,7 +29,6 @@ from relu_nmt.translation.search.shortlist import Shortlist
 from relu_nmt.translation.search.translations import SourceLimit, SourceSentence, Translation
 from relu_nmt.translation.task import ESCAPED_UNK, TranslationTask
 from relu_nmt.translator import Translator
-from relu_nmt.translator.attention_maps import checked_place
 from relu_nmt.translator.models import load_models
 
 
@@ -155,52 +148,6 @@ class LineFormat:
         return " ".join(tokens)
 
 
-class AttentionReport:
-    """Prints attention weights of a split, and measures attention and memories for files."""
-
-    def __init__(self, options: TranslateSplitSettings, translator: Translator) -> None:
-        self._translator = translator
-        self._subset = options.gen_subset
-        self._place = None
-        self._files: list[tuple[str, str, AttentionStatistics | LayerStatistics]] = []
-        self._sources: list[np.ndarray] = []
-        self._targets: list[np.ndarray] = []
-        if options.print_attention is not None:
-            slot = AttentionPlace.parse(options.print_attention)
-            self._place = checked_place(translator.ensemble, slot)
-        # Make the statistics now: models without weights or memories are an error at the start.
-        for flag, path, statistics in (
-            ("--attention-stats", options.attention_stats, AttentionStatistics),
-            ("--memory-stats", options.memory_stats, partial(LayerStatistics, memories_only=True)),
-        ):
-            if path is not None:
-                self._files.append((flag, path, statistics(translator.ensemble)))
-                check_writable(flag, path)
-
-    def add(self, source: SourceSentence, translation: Translation) -> None:
-        """Keep a sentence, if it has words, with its reference or else its translation."""
-        if self._files and len(source.ids) > 1:  # the model reads no empty sentences
-            target = source.reference
-            if target is None:
-                target = translation.hypothesis.tokens
-            self._sources.append(source.ids)
-            self._targets.append(target)
-
-    def lines(self, number: int, source: SourceSentence, translation: Translation) -> list[str]:
-        """Return the ``A-`` line of a translation, with ``--print-attention``."""
-        if self._place is None:
-            return []
-        weights = self._translator.attention_at(self._place, source, translation.hypothesis.tokens)
-        return [f"A-{number}\t{weights.to_json()}"]
-
-    def write(self) -> None:
-        """Measure and write the files, after time and memory of the translation were measured."""
-        for flag, path, statistics in self._files:
-            statistics.add(self._sources, self._targets)
-            report = {"subset": self._subset, **statistics.report()}
-            write_file(flag, path, json.dumps(report, indent=1) + "\n")
-
-
 def term_options(settings: TermOptions) -> dict[str, Any]:
     """Return the fields of a request that are the same for all lines."""
     return {
@@ -281,26 +228,3 @@ def print_notes(*notes: str) -> None:
 def share(number: int, total: int) -> str:
     """Return ``3 of 40 (7.50%)``."""
     return f"{number:,} of {total:,} ({number / max(1, total):.2%})"
-
-
-def documents_text(
-    documents: Sequence[Sequence[Line]], separator: str, path: str
-) -> tuple[str, list[str]]:
-    """Return the documents as text, and notes on empty lines that the text leaves out."""
-    lines = [[line.text for line in document] for document in documents]
-    if separator == "tag":
-        return "".join("\n".join([DOCUMENT_TAG, *texts, ""]) for texts in lines), []
-    # Leave out empty lines, each of which would end the document.
-    filled = [list(filter(str.strip, texts)) for texts in lines]
-    num_lines = sum(map(len, lines))
-    num_empty = num_lines - sum(map(len, filled))
-    num_empty_documents = filled.count([])
-    # Count a document that is one empty line as a document, not as a line.
-    shares: list[str] = []
-    if num_empty > num_empty_documents:
-        shares.append(f"{share(num_empty, num_lines)} lines")
-    if num_empty_documents:
-        shares.append(f"{share(num_empty_documents, len(documents))} documents")
-    ending = f"have an empty translation and are not in {path}; --output-separator tag keeps them"
-    text = "\n".join("\n".join([*texts, ""]) for texts in filled if texts)
-    return text, [f"NOTE: {part} {ending}" for part in shares]

@@ -11,11 +11,13 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TextIO
 
 import numpy as np
 
-from relu_nmt.data.documents import SINGLE_SENTENCES, Groups, Line, plan_groups
+from relu_nmt.applications.layer_statistics import AttentionStatistics, LayerStatistics
+from relu_nmt.data.documents import DOCUMENT_TAG, SINGLE_SENTENCES, Groups, Line, plan_groups
 from relu_nmt.data.split import Split, describe_lengths, lengths_in_words, longer_side
 from relu_nmt.errors import DataError, counted, reporting
 from relu_nmt.evaluation.document_scores import AlignedSentence, SplitScorer
@@ -25,9 +27,11 @@ from relu_nmt.io.safe_write import check_writable, replacing, write_file
 from relu_nmt.io.work import hidden_progress, progress_bar
 from relu_nmt.jobs.translate import shared
 from relu_nmt.jobs.translate.settings import TranslateSplitSettings as Settings
-from relu_nmt.translation.search.document_search import TranslatedDocuments
-from relu_nmt.translation.search.translations import SourceDocuments, SourceSentence
+from relu_nmt.modules.config import AttentionPlace
+from relu_nmt.translation.search.document_search import SourceDocuments, TranslatedDocuments
+from relu_nmt.translation.search.translations import SourceSentence, Translation
 from relu_nmt.translator import Translator
+from relu_nmt.translator.attention_maps import checked_place
 
 DOCUMENT_SCORES = ("d_bleu", "s_bleu", "group_bleu", "chrf")
 MAX_SENTENCES = 50_000
@@ -36,14 +40,12 @@ MAX_SENTENCES = 50_000
 
 def run(settings: Settings, *, progress: bool = True) -> "SplitTranslation":
     """Translate a split, print the lines and the scores, and write the requested files."""
-    translator = shared.load_translator(settings.model, settings.data)
-    # Make the attention report first: the model may not have such statistics.
-    attention = shared.AttentionReport(settings, translator)
+    job = _Run(settings, shared.load_translator(settings.model, settings.data))
     with _output(settings, progress) as output:
-        result = _Run(settings, translator, attention, output).run(progress)
+        job.run(output, progress)
     # Measure attention last, so that it does not count for the speed.
-    attention.write()
-    return result
+    job.attention.write()
+    return job.result
 
 
 @contextmanager
@@ -99,23 +101,63 @@ class SplitTranslation:
         return self.num_tokens / max(self.seconds, 1e-9)
 
 
+class AttentionReport:
+    """Prints attention weights of a split, and measures attention and memories for files."""
+
+    def __init__(self, settings: Settings, translator: Translator) -> None:
+        self._translator = translator
+        self._subset = settings.gen_subset
+        self._place = None
+        self._files: list[tuple[str, str, AttentionStatistics | LayerStatistics]] = []
+        self._sources: list[np.ndarray] = []
+        self._targets: list[np.ndarray] = []
+        if settings.print_attention is not None:
+            place = AttentionPlace.parse(settings.print_attention)
+            self._place = checked_place(translator.ensemble, place)
+        # Make the statistics now: models without weights or memories are an error at the start.
+        for flag, path, statistics in (
+            ("--attention-stats", settings.attention_stats, AttentionStatistics),
+            ("--memory-stats", settings.memory_stats, partial(LayerStatistics, memories_only=True)),
+        ):
+            if path is not None:
+                self._files.append((flag, path, statistics(translator.ensemble)))
+                check_writable(flag, path)
+
+    def add(self, source: SourceSentence, translation: Translation) -> None:
+        """Keep a sentence, if it has words, with its reference or else its translation."""
+        if self._files and len(source.ids) > 1:  # the model reads no empty sentences
+            target = source.reference
+            if target is None:
+                target = translation.hypothesis.tokens
+            self._sources.append(source.ids)
+            self._targets.append(target)
+
+    def lines(self, number: int, source: SourceSentence, translation: Translation) -> list[str]:
+        """Return the ``A-`` line of a translation, with ``--print-attention``."""
+        if self._place is None:
+            return []
+        weights = self._translator.attention_at(self._place, source, translation.hypothesis.tokens)
+        return [f"A-{number}\t{weights.to_json()}"]
+
+    def write(self) -> None:
+        """Measure and write the files, after time and memory of the translation were measured."""
+        for flag, path, statistics in self._files:
+            statistics.add(self._sources, self._targets)
+            report = {"subset": self._subset, **statistics.report()}
+            write_file(flag, path, json.dumps(report, indent=1) + "\n")
+
+
 class _Run:
     """A run of the job: it translates documents, prints their lines, and fills the result."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        translator: Translator,
-        attention: shared.AttentionReport,
-        output: TextIO,
-    ) -> None:
+    def __init__(self, settings: Settings, translator: Translator) -> None:
+        # Make the attention report first: the model may not have such statistics.
+        self.attention = AttentionReport(settings, translator)
         self.result = SplitTranslation()
         self._aligned: list[AlignedSentence] = []
         self._settings = settings
         self._translator = translator
         self._task = translator.task
-        self._attention = attention
-        self._out = output
         self._limit = shared.source_limit(settings.model, translator)
         self._lines = shared.LineFormat(self._task, settings.model, settings.search)
         self._banned = translator.sources.banned_terms(**shared.banned_options(settings))
@@ -128,8 +170,17 @@ class _Run:
                 "unknown source words cannot be copied; leave it out, or translate the raw text "
                 "with relu-nmt-interactive"
             )
-        self._note = self._choose_length()
+        # Join sentences with --max-doc-tokens, or if data and model both have documents.
+        trained = translator.max_doc_tokens
+        has_both = self._split.has_documents and trained != SINGLE_SENTENCES
+        self._has_documents = settings.max_doc_tokens is not None or has_both
+        if not self._has_documents:
+            settings.check_sentences()
+            trained = SINGLE_SENTENCES
+        self._windows = settings.windows(trained, repair=False)
         self._config = settings.search.resolved(self._has_documents, workers=0)
+        # References that are scored count toward the limit, too.
+        self._counts_source_only = settings.count_source_only or not self._config.score_reference
         self._first = 0
         if settings.num_shards > 1:
             before, self._split = self._split.cut(settings.shard_id, settings.num_shards)
@@ -144,27 +195,6 @@ class _Run:
         for flag in ("output", "results"):
             check_writable(f"--{flag}", getattr(settings, flag))
 
-    def _choose_length(self) -> str:
-        """Choose the windows, and return a note on their length."""
-        options = self._settings
-        trained = self._translator.max_doc_tokens
-        limit = options.max_doc_tokens
-        is_divided = self._split.has_documents
-        # Join sentences with --max-doc-tokens, or if data and model both have documents.
-        self._has_documents = limit is not None or (is_divided and trained != SINGLE_SENTENCES)
-        if not self._has_documents:
-            options.check_sentences()
-        default = trained if self._has_documents else SINGLE_SENTENCES
-        self._windows = options.windows(default, repair=False)
-        if limit is None and trained == SINGLE_SENTENCES and not is_divided:
-            return ""  # a model of sentences translates sentences
-        return shared.length_note(limit, trained, is_divided)
-
-    @property
-    def _counts_source_only(self) -> bool:
-        """True if only source tokens count toward the limit. Scored references count, too."""
-        return self._settings.count_source_only or not self._config.score_reference
-
     def _planned(self, split: Split) -> tuple[np.ndarray, np.ndarray, Groups]:
         """Return the tokens of each sentence, the sentences of each document, and the groups."""
         windows = self._windows
@@ -177,8 +207,9 @@ class _Run:
         groups = plan_groups(sizes, document_sizes, windows.max_doc_tokens, windows.window_overlap)
         return sizes, document_sizes, groups
 
-    def run(self, progress: bool) -> SplitTranslation:
-        """Translate everything, and return the result."""
+    def run(self, output: TextIO, progress: bool) -> None:
+        """Translate everything, and print the lines."""
+        self._out = output
         result = self.result
         note = self._over_long()
         unit = "sentences"
@@ -209,7 +240,6 @@ class _Run:
             result.num_mismatched = None
         self._score()
         self._summarize(note)
-        return result
 
     def _warm_up(self) -> None:
         """Translate one sentence, so that loading and compiling do not count for the speed."""
@@ -269,10 +299,10 @@ class _Run:
                 lines = self._lines.source(number, group.source, tokens)
                 for translation in group.translations:
                     lines += self._lines.hypothesis(number, translation)
-                    lines += self._attention.lines(number, group.source, translation)
+                    lines += self.attention.lines(number, group.source, translation)
                 self._print("\n".join(lines))
             best = group.translations[0]
-            self._attention.add(group.source.as_read(self._task.separators), best)
+            self.attention.add(group.source.as_read(self._task.separators), best)
             result.groups.append(Line(best.text, best.tokens))
             result.counts.append(group.window.num_new)
             result.num_tokens += len(best.hypothesis.tokens)
@@ -309,7 +339,7 @@ class _Run:
         split = self._split
         if self._has_documents:
             self._print(over_long)
-        self._print(self._note)
+        self._print(self._length_note())
         self._print("NOTE: hypothesis and token scores are output in base 2")
         if result.lengths is not None:
             self._print(f"{split.name}: {lengths_in_words(result.lengths)}")
@@ -343,13 +373,22 @@ class _Run:
             self._print(f"{beginning}: s-BLEU: none, {reason}")
         if options.output is not None:
             separator = options.output_separator
-            text, notes = shared.documents_text(result.documents, separator, options.output)
+            text, notes = documents_text(result.documents, separator, options.output)
             write_file("--output", options.output, text)
             for note in notes:
                 self._print(note)
         if options.results is not None:
             text = json.dumps(self._results(), indent=1) + "\n"
             write_file("--results", options.results, text)
+
+    def _length_note(self) -> str:
+        """Return a note on the length of the windows. "" for a model of sentences by default."""
+        limit = self._settings.max_doc_tokens
+        trained = self._translator.max_doc_tokens
+        is_divided = self._split.has_documents
+        if limit is None and trained == SINGLE_SENTENCES and not is_divided:
+            return ""
+        return shared.length_note(limit, trained, is_divided)
 
     def _mismatch_line(self) -> str:
         """Return the line that counts groups with another number of sentences."""
@@ -428,3 +467,26 @@ def _parts(document_sizes: np.ndarray) -> Iterator[tuple[range, np.ndarray]]:
             yield range(first, end), document_sizes[document:number]
             document = number
             first = end
+
+
+def documents_text(
+    documents: Sequence[Sequence[Line]], separator: str, path: str
+) -> tuple[str, list[str]]:
+    """Return the documents as text, and notes on empty lines that the text leaves out."""
+    lines = [[line.text for line in document] for document in documents]
+    if separator == "tag":
+        return "".join("\n".join([DOCUMENT_TAG, *texts, ""]) for texts in lines), []
+    # Leave out empty lines, each of which would end the document.
+    filled = [list(filter(str.strip, texts)) for texts in lines]
+    num_lines = sum(map(len, lines))
+    num_empty = num_lines - sum(map(len, filled))
+    num_empty_documents = filled.count([])
+    # Count a document that is one empty line as a document, not as a line.
+    shares: list[str] = []
+    if num_empty > num_empty_documents:
+        shares.append(f"{shared.share(num_empty, num_lines)} lines")
+    if num_empty_documents:
+        shares.append(f"{shared.share(num_empty_documents, len(documents))} documents")
+    ending = f"have an empty translation and are not in {path}; --output-separator tag keeps them"
+    text = "\n".join("\n".join([*texts, ""]) for texts in filled if texts)
+    return text, [f"NOTE: {part} {ending}" for part in shares]

@@ -8,7 +8,7 @@ import pytest
 from relu_nmt.applications.layer_statistics import AttentionStatistics
 from relu_nmt.errors import ConfigError
 from relu_nmt.jobs.translate.settings import TranslateSplitSettings
-from relu_nmt.jobs.translate.shared import AttentionReport
+from relu_nmt.jobs.translate.split import AttentionReport
 from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.translation.base import Ensemble, StepDecoder
 from relu_nmt.translator import attention_maps
