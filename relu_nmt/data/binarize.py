@@ -20,8 +20,9 @@ import re
 import struct
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain, groupby, islice, repeat
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -268,20 +269,15 @@ def count_words(files: Sequence[TextFile], workers: int, advance: Advance) -> Co
     return total
 
 
-# One table per dictionary. _prepare_tables fills them in every worker.
-_tables: dict[str, tuple[dict[str, int], type[np.integer]]] = {}
+Table = tuple[dict[str, int], type[np.integer]]  # ids of words, and the dtype that holds them
 
 
-def _prepare_tables(dictionaries: dict[str, Dictionary]) -> None:
-    _tables.clear()
-    for name, dictionary in dictionaries.items():
-        _tables[name] = dictionary.indices(), token_dtype(len(dictionary))
-
-
-def _binarize_chunk(task: tuple[int, str, Chunk]) -> tuple[np.ndarray, np.ndarray, int]:
+def _binarize_chunk(
+    tables: Mapping[str, Table], task: tuple[int, str, Chunk]
+) -> tuple[np.ndarray, np.ndarray, int]:
     """Return the token ids of a chunk's lines, their sizes and the number of unknown words."""
     _, dictionary, chunk = task
-    table, dtype = _tables[dictionary]
+    table, dtype = tables[dictionary]
     lines = [line.split() for line in read_chunk(chunk)]
     sizes = np.fromiter(map(len, lines), dtype=np.int32, count=len(lines))
     total = int(sizes.sum())
@@ -302,8 +298,11 @@ def binarize(
     sides: Sequence[Side], dictionaries: dict[str, Dictionary], workers: int, advance: Advance
 ) -> Iterator[dict[str, int]]:
     """Write ``.bin`` and ``.idx`` of each side. Yield ``sentences``, ``tokens``, ``unknown``."""
+    tables: dict[str, Table] = {}
+    for name, dictionary in dictionaries.items():
+        tables[name] = dictionary.indices(), token_dtype(len(dictionary))
     # Write the results of each side in order, while workers convert the next chunks.
-    results = ordered_map(_binarize_chunk, _tasks(sides), workers, _prepare_tables, dictionaries)
+    results = ordered_map(partial(_binarize_chunk, tables), _tasks(sides), workers)
     for i, of_side in groupby(results, key=lambda result: result[0][0]):
         name, prefix, _ = sides[i]
         totals = np.zeros(3, dtype=np.int64)

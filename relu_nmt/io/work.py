@@ -150,29 +150,23 @@ def progress_bar(
 
 
 def ordered_map(
-    function: Callable[[Task], Result],
-    tasks: Iterable[Task],
-    workers: int,
-    prepare: Callable[[Any], None] | None = None,
-    argument: Any = None,
+    function: Callable[[Task], Result], tasks: Iterable[Task], workers: int
 ) -> Iterator[tuple[Task, Result]]:
     """Yield each task and ``function(task)``, in the order of the tasks, in bounded memory.
 
-    Processes find the function by its name in a module. 1 worker is this process. Every worker
-    first calls ``prepare(argument)``, for example to set up a dictionary.
+    1 worker is this process. Each worker gets the function once, perhaps as a ``partial`` with a
+    dictionary. A forked worker gets it as it is, even if it cannot be pickled.
     """
     if workers <= 1:
-        if prepare is not None:
-            prepare(argument)
         for task in tasks:
             yield task, function(task)
         return
     waiting: deque[tuple[Task, Future[Result]]] = deque()
     remaining = iter(tasks)
-    with _worker_pool(workers, prepare, argument) as pool:
+    with _worker_pool(workers, function) as pool:
         while True:
             for task in islice(remaining, workers * TASKS_AHEAD + 1 - len(waiting)):
-                waiting.append((task, _submit(pool, function, task)))
+                waiting.append((task, _submit(pool, task)))
             if not waiting:
                 break
             first, future = waiting.popleft()
@@ -180,16 +174,14 @@ def ordered_map(
 
 
 @contextmanager
-def _worker_pool(
-    workers: int, prepare: Callable[[Any], None] | None, argument: Any
-) -> Iterator[ProcessPoolExecutor]:
+def _worker_pool(workers: int, function: Callable[[Any], Any]) -> Iterator[ProcessPoolExecutor]:
     """Yield a pool of workers, which end with the block, at once if it raises."""
     needed = workers * BYTES_OF_WORKER
     require_memory(f"{workers:,} worker processes", needed, "try fewer --workers")
     context = multiprocessing.get_context("fork" if FORKS else "spawn")
     if FORKS:
         _end_openmp_threads()
-    pool = ProcessPoolExecutor(workers, context, _start_worker, (prepare, argument))
+    pool = ProcessPoolExecutor(workers, context, _start_worker, (function,))
     try:
         yield pool
     except BaseException as error:  # Ctrl-C too
@@ -205,19 +197,17 @@ def _worker_pool(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _submit(
-    pool: ProcessPoolExecutor, function: Callable[[Task], Result], task: Task
-) -> Future[Result]:
-    """Return the future result of a task.
+def _submit(pool: ProcessPoolExecutor, task: Any) -> Future[Any]:
+    """Return the future result of the workers' function for a task.
 
     The pool starts its workers here. Ctrl-C is blocked until they are forked, and stays blocked in
     them. The parent receives it afterwards and ends the workers.
     """
     if not FORKS:
-        return pool.submit(function, task)
+        return pool.submit(_call_function, task)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        return pool.submit(function, task)
+        return pool.submit(_call_function, task)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
@@ -255,9 +245,8 @@ def call_aside(function: Callable[[], Result], label: str) -> Result:
     # On a terminal, show the time in one line, which a bar of the function may replace.
     end = "\r" if bars_are_drawn() else "\n"
     line = ""
-    # A forked worker gets the function as it is, even one that cannot be pickled.
-    with _worker_pool(1, _functions.append, function) as pool:
-        future = _submit(pool, _call_function, None)
+    with _worker_pool(1, lambda _: function()) as pool:
+        future = _submit(pool, None)
         while not wait([future], SECONDS_BETWEEN_LINES).done:
             if not _hidden.get():
                 line = f"{label}: {time.monotonic() - started:.0f} s so far"
@@ -267,15 +256,15 @@ def call_aside(function: Callable[[], Result], label: str) -> Result:
         return future.result()
 
 
-# The function of call_aside, in its worker.
-_functions: list[Callable[[], Any]] = []
+# The function of a worker.
+_functions: list[Callable[[Any], Any]] = []
 
 
-def _call_function(_: None) -> Any:
-    return _functions.pop()()
+def _call_function(task: Any) -> Any:
+    return _functions[-1](task)
 
 
-def _start_worker(prepare: Callable[[Any], None] | None, argument: Any) -> None:
+def _start_worker(function: Callable[[Any], Any]) -> None:
     # Never collect objects of the parent. Destructors of some libraries join threads that a fork
     # does not have, which ends the process.
     gc.freeze()
@@ -283,8 +272,7 @@ def _start_worker(prepare: Callable[[Any], None] | None, argument: Any) -> None:
         # The parent handles Ctrl-C and ends the workers.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    if prepare is not None:
-        prepare(argument)
+    _functions.append(function)
 
 
 def _end_with_parent() -> None:

@@ -174,6 +174,10 @@ class TextPipeline:
             detokenizer = "none"
         return replace(self, subword=subword, detokenizer=detokenizer or self.detokenizer)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return the state for pickle, which cannot hold the functions of a tokenizer."""
+        return type(self).from_state, (self.to_state(),)
+
     def to_state(self) -> dict[str, Any]:
         """Return the whole pipeline, subword model included, as JSON values."""
         state = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -233,18 +237,8 @@ class Conversion:
     sampling: tuple[float, int] | None = None
 
 
-# _prepare_pipelines fills it in every worker.
-_pipelines: dict[str, TextPipeline] = {}
-
-
-def _prepare_pipelines(states: dict[str, Any]) -> None:
-    _pipelines.clear()
-    for name, state in states.items():
-        _pipelines[name] = TextPipeline.from_state(state)
-
-
 def _convert_chunk(
-    task: tuple[int, Conversion, Chunk],
+    pipelines: Mapping[str, TextPipeline], task: tuple[int, Conversion, Chunk]
 ) -> tuple[int, Boundaries, dict[Path, bytes]]:
     """Return a chunk's number of sentences, its boundaries, and the bytes of each output file."""
     _, conversion, chunk = task
@@ -257,7 +251,7 @@ def _convert_chunk(
             boundaries.append((len(sentences), number))
         else:
             sentences.append(line)
-    pipeline = _pipelines[conversion.side[1]]
+    pipeline = pipelines[conversion.side[1]]
     split = pipeline.subword.split
     if conversion.sampling is not None:
         strength, seed = conversion.sampling
@@ -284,8 +278,7 @@ def convert_texts(
     advance: Advance,
 ) -> Iterator[dict[str, Any]]:
     """Convert files. Yield ``sentences`` and ``boundaries`` of each when it is complete."""
-    states = {language: pipeline.to_state() for language, pipeline in pipelines.items()}
-    results = ordered_map(_convert_chunk, _tasks(conversions), workers, _prepare_pipelines, states)
+    results = ordered_map(partial(_convert_chunk, pipelines), _tasks(conversions), workers)
     for i, pieces in itertools.groupby(results, key=lambda result: result[0][0]):
         sentences = 0
         boundaries = []

@@ -375,17 +375,12 @@ def _run_batches(
         yield from translate(batches)
         return
     tasks = deal_batches(batches, workers)
-    for _, results in ordered_map(_translate_task, tasks, workers, _start_worker, translate):
+    for _, results in ordered_map(partial(_translate_task, translate), tasks, workers):
         yield from results
 
 
-_translate: list[Translate] = []  # the work of a worker process
-
-
-def _start_worker(translate: Translate) -> None:
-    torch.set_num_threads(1)
-    _translate.append(translate)
-
-
-def _translate_task(batches: Sequence[np.ndarray]) -> list[tuple[np.ndarray, Found]]:
-    return list(_translate[-1](batches))
+def _translate_task(
+    translate: Translate, batches: Sequence[np.ndarray]
+) -> list[tuple[np.ndarray, Found]]:
+    torch.set_num_threads(1)  # of a worker process
+    return list(translate(batches))

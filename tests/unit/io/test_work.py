@@ -1,7 +1,9 @@
 import faulthandler
+import functools
 import gc
 import io
 import multiprocessing
+import operator
 import os
 import signal
 import subprocess
@@ -18,16 +20,6 @@ from relu_nmt.io.process import available_cores
 from relu_nmt.io.work import ordered_map
 
 main_pid = os.getpid()
-_offset = 0
-
-
-def set_offset(value):
-    global _offset
-    _offset = value
-
-
-def add_offset(number):
-    return number + _offset
 
 
 def fail_at_three(number):
@@ -48,8 +40,8 @@ def crash():
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
-def test_results_have_the_order_of_the_tasks_after_preparation(workers):
-    results = list(ordered_map(add_offset, range(50), workers, set_offset, 100))
+def test_results_have_the_order_of_the_tasks(workers):
+    results = list(ordered_map(functools.partial(operator.add, 100), range(50), workers))
     assert results == list(zip(range(50), range(100, 150), strict=True))
 
 

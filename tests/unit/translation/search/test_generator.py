@@ -18,9 +18,9 @@ def test_workers_are_as_many_as_there_would_be_threads(monkeypatch):
     sources = [SourceSentence(np.array([4, 5, EOS]))] * 40
     used = []
 
-    def in_order(function, tasks, workers, prepare, translate):
+    def in_order(function, tasks, workers):
         used.append(workers)
-        return ((task, translate(task)) for task in tasks)
+        return ((task, function(task)) for task in tasks)
 
     monkeypatch.setattr(generator_module, "ordered_map", in_order)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
