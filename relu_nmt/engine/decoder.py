@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from relu_nmt.engine import native
 from relu_nmt.engine.layers import FastCache, LayersKernel, StepView
+from relu_nmt.engine.linear import PanelLinear
 from relu_nmt.translation.base import SearchStep, StepDecoder, StepScores
 from relu_nmt.translation.decoder_state import DecoderState, LayerCache
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
@@ -183,10 +184,8 @@ def log_softmax(logits: Tensor, temperature: float) -> Tensor:
 
 def projection_to(projection: nn.Module, symbols: Tensor) -> Callable[[Tensor], Tensor]:
     """Return the map from states to the logits of these symbols [V'] only."""
-    # Ask the module itself first: packed and 8-bit maps know how to select rows.
-    select = getattr(projection, "rows", None)
-    if select is not None:
-        return select(symbols)
+    if isinstance(projection, PanelLinear):
+        return projection.rows(symbols)
     # Select the rows of the weight, [V', D], and of the bias.
     linear = cast(nn.Linear, projection)
     bias = None if linear.bias is None else linear.bias[symbols]

@@ -51,6 +51,10 @@ class PanelLinear(nn.Module, ABC):
     def wants_kernel(self, num_rows: int, dtype: torch.dtype) -> bool:
         """Return whether the kernel is the fastest way to map this many rows in this dtype."""
 
+    @abstractmethod
+    def rows(self, index: Tensor) -> nn.Module:
+        """Return the map to the outputs ``index`` [D''] alone."""
+
     @property
     def has_kernel(self) -> bool:
         """Return whether this processor has a kernel for rows of this width."""
@@ -141,7 +145,6 @@ class PackedLinear(PanelLinear, nn.Linear):
         return is_faster and self._serves(dtype) and self.has_kernel
 
     def rows(self, index: Tensor) -> nn.Linear:
-        """Return the map to the outputs ``index`` [D'']."""
         part = nn.Linear(self.in_features, len(index), bias=False, device="meta")
         # Tensors made in inference mode have no version, which the fingerprint needs.
         with torch.inference_mode(False), torch.no_grad():
@@ -230,7 +233,6 @@ class Int8Linear(PanelLinear):
         return is_faster and self.has_kernel
 
     def rows(self, index: Tensor) -> "Int8Linear":
-        """Return the map to the outputs ``index`` [D'']."""
         part = copy.copy(self)
         part._buffers = dict(self._buffers)
         for name, values in self._buffers.items():

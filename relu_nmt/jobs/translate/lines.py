@@ -102,12 +102,12 @@ class _LineTranslation:
             for number, source, window in zip(
                 numbers, sources.whole, translated.windows, strict=True
             ):
-                self._take(number, source, window.translations)
+                self._add(number, source, window.translations)
             if self._progress:  # show these translations before waiting for more lines
                 sys.stdout.flush()
         text.check_prefixes(operator.gt, f"input has only {len(text.lines):,}")
 
-    def _take(self, number: int, source: SourceSentence, translations: list[Translation]) -> None:
+    def _add(self, number: int, source: SourceSentence, translations: list[Translation]) -> None:
         """Keep the best translation of a line, and print its translations."""
         self.notes.add(number, source)
         # A line that is too long is marked. All other lines get pictures.

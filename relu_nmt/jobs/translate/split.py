@@ -234,7 +234,7 @@ class _Run:
                 started = time.perf_counter()
                 translated = self._translator.answer(sources, self._config, search)
                 result.seconds += time.perf_counter() - started
-                self._take(translated)
+                self._add(translated)
         # Report no mismatches if groups cannot be divided, for lack of separators.
         if result.num_undivided and self._task.separators is None:
             result.num_mismatched = None
@@ -288,7 +288,7 @@ class _Run:
         sizes = self._sizes[numbers.start : numbers.stop]
         return SourceDocuments(sentences, counts, sizes, task.separators, self._windows)
 
-    def _take(self, translated: TranslatedDocuments) -> None:
+    def _add(self, translated: TranslatedDocuments) -> None:
         """Print the groups of some documents, and count them for the summary."""
         result = self.result
         self._aligned += aligned_sentences(translated, sum(result.counts))

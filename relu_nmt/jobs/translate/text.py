@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from relu_nmt.errors import DataError, counted
+from relu_nmt.errors import DataError, counted, some_of
 from relu_nmt.io.plain_text import MOST_LINES, refuse_markup
 from relu_nmt.io.text_lines import named_input, read_lines
 from relu_nmt.jobs.translate.settings import TermOptions
@@ -131,9 +131,7 @@ def named_lines(numbers: Sequence[int]) -> str:
         >>> named_lines([0, 4]), named_lines([2])
         ('lines 1, 5', 'line 3')
     """
-    text = ", ".join(str(number + 1) for number in numbers[:MOST_NAMED])
-    if len(numbers) > MOST_NAMED:
-        text += f" and {len(numbers) - MOST_NAMED:,} more"
+    text = some_of([str(number + 1) for number in numbers], MOST_NAMED)
     if len(numbers) == 1:
         return f"line {text}"
     return f"lines {text}"

@@ -81,7 +81,7 @@ class BeamSearch:
         totals[:, :: self._group_size] = 0.0
         tokens = torch.full_like(totals, constraints.written.eos_index, dtype=torch.int64)
         self._live = Continuations(tokens, None, totals)
-        self._finished = SearchHistory(config, constraints.written, self._num_groups, device)
+        self._history = SearchHistory(config, constraints.written, self._num_groups, device)
         # The sentences of the rows, all open.
         self._sentences = np.arange(len(ids))
         self._open = np.ones(len(ids), dtype=bool)
@@ -117,7 +117,7 @@ class BeamSearch:
         aligned = None
         if config.wants_alignment and weights is not None:
             aligned = strongest_words(weights, self._is_word).expand(live.tokens.shape)
-        self._finished.append(self._sentences, live, aligned)
+        self._history.append(self._sentences, live, aligned)
         if any_ends:
             self._finish(candidates, ends, attention)
             self._has_ended = True
@@ -126,7 +126,10 @@ class BeamSearch:
         if self._has_ended:
             done = self._done(live).cpu().numpy() & self._open
             if done.any():
-                live = self._take(done, live)
+                rows = torch.from_numpy(np.flatnonzero(done)).to(live.tokens.device)
+                self._history.store(self._sentences[done], rows)
+                self._open &= ~done
+                live = self._without_done(live)
         self._step = step + 1
         self.is_done = not self._open.any() or step == self._last_step
         if self.is_done:
@@ -142,7 +145,7 @@ class BeamSearch:
 
     def results(self) -> list[list[Hypothesis]]:
         """Return each sentence's n best hypotheses without context (ConfigError: it has none)."""
-        results = self._finished.results(self._listed)
+        results = self._history.results(self._listed)
         # Report sentences without hypothesis: all their tokens were forbidden or not finite.
         for sentence, hypotheses in zip(self.ids, results, strict=True):
             if not hypotheses or hypotheses[0].score < LEAST_SCORE:
@@ -241,7 +244,7 @@ class BeamSearch:
             parents = candidates.parents[:, :, :size]
         attention = of_beams(attention, parents.flatten(1))
         scores = self._scores(totals.flatten(1), step + 1, attention)
-        self._finished.finish(step, totals, parents, scores.view_as(totals))
+        self._history.finish(step, totals, parents, scores.view_as(totals))
 
     def _lengths(self, num_tokens: int | np.ndarray) -> np.ndarray:
         """Return how many of ``num_tokens`` a score counts, [B]: all after the context."""
@@ -256,18 +259,17 @@ class BeamSearch:
         """Return which sentences are done in all groups of beams, bool [B]."""
         num_groups = self._num_groups
         rule = self._config.stop_rule
-        history = self._finished
         next_length = self._step + 2  # of an open hypothesis that ends in the next step
         num_wanted = self._config.nbest if num_groups == 1 else self._group_size
         # A group is done when no hypothesis is open, or none can beat the worst one wanted.
         best_open = live.totals.unflatten(1, (num_groups, -1)).amax(2)  # [B, G]
-        to_beat = history.scores[:, :, num_wanted - 1]  # [B, G]
+        to_beat = self._history.scores[:, :, num_wanted - 1]  # [B, G]
         done = best_open == -torch.inf
         # A bonus could raise a score without bound.
         if self._config.unkpen >= 0 and self._config.step_score is None:
             longest = self._lengths(self._constraints.written.limits + 1)
             done |= self._scorer.bound(best_open, self._lengths(next_length), longest) <= to_beat
-        full = history.count >= self._group_size
+        full = self._history.count >= self._group_size
         # A group of one beam is greedy search, which ends at the first end symbol.
         if rule == "full" or self._group_size == 1:
             done |= full
@@ -276,17 +278,12 @@ class BeamSearch:
             done |= full & (scores.unflatten(1, (num_groups, -1)).amax(2) <= to_beat)
         return done.all(1)
 
-    def _take(self, done: np.ndarray, live: Continuations) -> Continuations:
-        """Store the sentences that are done [B]. Return the beams that stay in the batch."""
-        device = live.tokens.device
-        rows = torch.from_numpy(np.flatnonzero(done)).to(device)
-        self._finished.take(self._sentences[done], rows)
-        self._open &= ~done
+    def _without_done(self, live: Continuations) -> Continuations:
+        """Drop the sentences that are done if they are many. Return the beams of the others."""
         if not self._open.any() or self._open.mean() >= 1 - MOST_DONE:
             return live
-        # Drop all sentences that are done, in this step or earlier.
         mask = self._open
-        rows = torch.from_numpy(np.flatnonzero(mask)).to(device)
+        rows = torch.from_numpy(np.flatnonzero(mask)).to(live.tokens.device)
         self._sentences = self._sentences[mask]
         self._open = mask[mask]
         self._is_word = self._is_word.index_select(0, rows)
@@ -295,7 +292,7 @@ class BeamSearch:
         for state in self._states:
             state.keep(rows)
         self._constraints.keep(rows, mask)
-        self._finished.keep(rows)
+        self._history.keep(rows)
         return live.keep(rows)
 
     def _count_live(self, totals: Tensor) -> Tensor | None:
@@ -322,7 +319,7 @@ class SearchHistory:
 
     For each live sentence it holds the best k finished hypotheses of every group of beams, with
     their ``scores`` [B, G, k]. ``count`` [B, G] is the number of all finished hypotheses.
-    :meth:`take` stores the hypotheses of done sentences.
+    :meth:`store` keeps the hypotheses of done sentences.
     """
 
     def __init__(
@@ -336,7 +333,7 @@ class SearchHistory:
         # One entry a step: row of each sentence [N] (-1 if done), beams, alignment [B, K].
         self._steps: list[tuple[np.ndarray, Continuations, Tensor | None]] = []
         # Done sentences [M], then their scores, totals and origins [M, n].
-        self._ended: list[list[np.ndarray]] = []
+        self._stored: list[list[np.ndarray]] = []
         # The best finished hypotheses, [B, G, k].
         shape = (len(written.limits), num_groups, config.beam // num_groups)
         self.scores = torch.full(shape, -torch.inf, device=device)
@@ -366,7 +363,7 @@ class SearchHistory:
         origins = step * self._config.beam + parents
         self._origins = torch.cat([self._origins, origins], dim=2).gather(2, best)
 
-    def take(self, sentences: np.ndarray, rows: Tensor) -> None:
+    def store(self, sentences: np.ndarray, rows: Tensor) -> None:
         """Store the best finished hypotheses of the sentences [M] in these rows [M]."""
         # Sort the finished hypotheses of all groups together, [M, G * k].
         scores, best = self.scores[rows].flatten(1).sort(dim=1, descending=True, stable=True)
@@ -377,7 +374,7 @@ class SearchHistory:
         entry = [sentences]
         for column in (scores[:, :nbest], totals, origins):
             entry.append(column.cpu().numpy())
-        self._ended.append(entry)
+        self._stored.append(entry)
 
     def keep(self, rows: Tensor) -> None:
         """Keep the finished hypotheses of the sentences in these rows [B'] only."""
@@ -387,10 +384,10 @@ class SearchHistory:
     def results(self, symbols: np.ndarray | None = None) -> list[list[Hypothesis]]:
         """Return each sentence's hypotheses, best first. ``symbols`` [V'] are the ids of tokens."""
         hypotheses: list[list[Hypothesis]] = [[] for _ in self._limits]
-        if not self._ended:
+        if not self._stored:
             return hypotheses
         # Join the hypotheses of all sentences, and leave out empty entries.
-        sentences, *columns = map(np.concatenate, zip(*self._ended, strict=True))
+        sentences, *columns = map(np.concatenate, zip(*self._stored, strict=True))
         real = columns[0].ravel() > -np.inf
         sentences = np.repeat(sentences, columns[0].shape[1])[real]
         scores, totals, origins = (column.ravel()[real] for column in columns)
