@@ -307,18 +307,16 @@ class Translator:
         config: GenerationConfig,
         first_id: int = 0,
         on_progress: Callable[[int], object] | None = None,
-    ) -> Search:
+    ) -> "Searcher":
         """Return a function that translates sentences given as token ids.
 
-        ``first_id`` is the number of the first sentence, which seeds the draws of sampling. Later
-        calls continue this count. ``on_progress`` gets the number of sentences of each finished
-        batch.
+        ``first_id`` is the number of the first sentence, which seeds the draws of sampling.
 
         Raises:
             ConfigError: the settings do not fit the model.
             DataError: the file of ``replace_unk`` cannot be read.
         """
-        return _Search(self, config, first_id, on_progress)
+        return Searcher(self, config, first_id, on_progress)
 
     def text_of(self, tokens: Sequence[str]) -> str:
         """Return the raw text of target tokens."""
@@ -400,8 +398,11 @@ class Translator:
         return AttentionMap(place.slot, place.layer, place.head, queries, keys, weights)
 
 
-class _Search:
-    """Finds the n best translations of sentences. Later calls continue the count of sentences."""
+class Searcher:
+    """Finds the n best translations of sentences. Later calls continue the count of sentences.
+
+    ``on_progress`` gets the number of sentences of each finished batch.
+    """
 
     def __init__(
         self,
@@ -418,7 +419,7 @@ class _Search:
         if config.replace_unk:
             self._words = load_translations(config.replace_unk)
         self._next_id = first_id
-        self._on_progress = on_progress
+        self.on_progress = on_progress
 
     def __call__(self, sources: Sequence[SourceSentence]) -> list[list[Translation]]:
         """Return the n best translations of each source."""
@@ -428,7 +429,7 @@ class _Search:
             sentences += source.sentences
         # Check again, since windows join several sentences.
         check_lengths(sentences, translator.max_source_positions, translator.sources.separators)
-        hypotheses = self._generator.translate(sentences, self._next_id, self._on_progress)
+        hypotheses = self._generator.translate(sentences, self._next_id, self.on_progress)
         self._next_id += len(sentences)
         by_sentence = iter(hypotheses)
         results = []

@@ -76,8 +76,7 @@ class _LineTranslation:
         settings = self._settings
         text = self._input
         config = settings.search.resolved(workers=0)
-        # Make one search for all buffers. It moves the progress bar of the current one.
-        search = self._translator.searcher(config, on_progress=lambda number: advance(number))
+        search = self._translator.searcher(config)
         tab_note = ""
         for lines in read_buffers(file, settings.input, settings.buffer_size):
             begin = len(text.lines)
@@ -98,6 +97,7 @@ class _LineTranslation:
             with progress_bar(
                 label, len(lengths), "lines", shows_waiting=True, only_if_slow=True
             ) as advance:
+                search.on_progress = advance
                 translated = self._translator.answer(sources, config, search)
             for number, source, window in zip(
                 numbers, sources.whole, translated.windows, strict=True

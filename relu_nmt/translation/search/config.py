@@ -198,8 +198,8 @@ class GenerationConfig:
         """Return the settings with a value for every option. Documents may have longer outputs."""
         defaults: dict[str, Any] = {"workers": workers}
         if not self.score_reference:  # a reference has its length
-            lengths = DOCUMENT_LENGTHS if documents else SENTENCE_LENGTHS
-            defaults |= zip(("max_len_a", "max_len_b"), lengths, strict=True)
+            a, b = DOCUMENT_LENGTHS if documents else SENTENCE_LENGTHS
+            defaults |= {"max_len_a": a, "max_len_b": b}
         missing = {name: value for name, value in defaults.items() if getattr(self, name) is None}
         return replace(self, **missing)
 
