@@ -1,9 +1,10 @@
-"""Tokens that may come next, by lengths, sentences, prefixes, repetitions and terms."""
+"""Rules about the next token, by lengths, sentences, prefixes and repetitions, and their order."""
 
 import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from relu_nmt.config import build_part
@@ -12,15 +13,236 @@ from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.documents import Separators
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.base import Ensemble
-from relu_nmt.translation.search import step_rules, step_scores
+from relu_nmt.translation.search import step_scores
 from relu_nmt.translation.search.banned_terms import TermBans
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.forced_terms import TermTracker
-from relu_nmt.translation.search.step_rules import StepRule
+from relu_nmt.translation.search.step_rules import (
+    StepRule,
+    StepScore,
+    Written,
+    column,
+    exclude_token,
+)
 from relu_nmt.translation.search.translations import SourceSentence
 
 
-def build_step_score(config: GenerationConfig, symbols: Dictionary) -> step_rules.StepScore:
+class SpecialSymbols(StepRule):
+    """Forbids the symbols that no output has, and subtracts the finite penalty of ``<unk>``."""
+
+    is_alike = True
+
+    def __init__(self, symbols: Dictionary, unkpen: float) -> None:
+        self._symbols = symbols
+        self._unkpen = unkpen if unkpen < torch.inf else 0.0
+
+    def apply(self, log_probs: Tensor, step: int) -> None:
+        symbols = self._symbols
+        log_probs[:, :, symbols.bos_index : symbols.pad_index + 1] = -torch.inf  # neighbors
+        if self._unkpen:
+            log_probs[:, :, symbols.unk_index] -= self._unkpen
+
+
+class SingleSentences(StepRule):
+    """Takes the separator out of the distribution for sources without one."""
+
+    def __init__(self, written: Written) -> None:
+        self._written = written
+        self.is_alike = written.is_single is not None and bool(written.is_single.all())
+
+    def apply(self, log_probs: Tensor, step: int) -> None:
+        where = None if self.is_alike else self._written.is_single
+        exclude_token(log_probs, self._written.separator, where)
+
+
+class NoUnknownWords(StepRule):
+    """Forbids ``<unk>``, for ``--unkpen inf``."""
+
+    is_alike = True
+
+    def __init__(self, unk_index: int) -> None:
+        self._unk_index = unk_index
+
+    def apply(self, log_probs: Tensor, step: int) -> None:
+        log_probs[:, :, self._unk_index] = -torch.inf
+
+
+class NoRepeatedNgrams(StepRule):
+    """Forbids n-grams that a hypothesis already has, for one n. Ends of sentences may repeat."""
+
+    def __init__(self, size: int, pad_index: int, written: Written) -> None:
+        self._size = size
+        self._pad_index = pad_index
+        self._written = written
+        self._history: Tensor | None = None  # all tokens of each hypothesis, [B, K, t]
+
+    def is_active(self, step: int) -> bool:
+        """Return False before the first token is written."""
+        return step > 0
+
+    def apply(self, log_probs: Tensor, step: int) -> None:
+        assert self._history is not None, "it is active"
+        separator = self._written.separator
+        of_separator = log_probs[:, :, separator].clone()
+        block_repeated_ngrams(log_probs, self._history, self._size, self._pad_index)
+        if self._written.sentences_left is not None:
+            log_probs[:, :, separator] = of_separator
+
+    def advance(self, parents: Tensor | None, tokens: Tensor) -> None:
+        """Append the chosen tokens to the history of the parents, [B, K, t + 1]."""
+        newest = tokens[:, :, None]
+        history = self._history
+        if history is None:
+            self._history = newest
+            return
+        if parents is not None:
+            history = history.gather(1, parents[:, :, None].expand_as(history))
+        self._history = torch.cat([history, newest], dim=2)
+
+    def keep(self, rows: Tensor, mask: np.ndarray) -> None:
+        if self._history is not None:
+            self._history = self._history.index_select(0, rows)
+
+
+class ShortestOutput(StepRule):
+    """Forbids the end symbol, and the separator before it, where a hypothesis is too short."""
+
+    def __init__(self, min_len: int, written: Written) -> None:
+        self._min_len = min_len
+        self._written = written
+        self._last = int(written.context_sizes.max(initial=0)) + min_len
+
+    def is_active(self, step: int) -> bool:
+        """Return whether an output may still be too short."""
+        return step < self._last
+
+    def apply(self, log_probs: Tensor, step: int) -> None:
+        # Forbid the end symbol, and the last separator, since it would force the end symbol.
+        written = self._written
+        shortest = written.context_sizes + self._min_len
+        too_short = column(step < shortest, log_probs)
+        log_probs[:, :, written.eos_index].masked_fill_(too_short, -torch.inf)
+        if written.sentences_left is not None:
+            too_short = column(step + 1 < shortest, log_probs) & (written.sentences_left == 1)
+            log_probs[:, :, written.separator].masked_fill_(too_short, -torch.inf)
+
+
+class Prefixes(StepRule):
+    """Forces the first tokens, int64 [B, P]. A context and ``num_free`` tokens cost nothing."""
+
+    def __init__(self, prefixes: Tensor, pad_index: int, num_free: int, written: Written) -> None:
+        self._prefixes = prefixes
+        self._pad_index = pad_index
+        self._written = written
+        self._num_free = num_free
+        self._saved = prefixes, torch.empty(0)  # rows [R], and their new scores [R, K, V]
+
+    def is_active(self, step: int) -> bool:
+        """Return False after the longest prefix."""
+        return step < self._prefixes.size(1)
+
+    def save(self, log_probs: Tensor, step: int) -> None:
+        """Keep the scores of the forced tokens."""
+        tokens = self._prefixes[:, step]
+        rows = (tokens != self._pad_index).nonzero()[:, 0]
+        values = torch.full_like(log_probs[rows], -torch.inf)
+        index = tokens[rows, None, None].expand(-1, log_probs.size(1), 1)
+        is_free = column(step < np.maximum(self._written.context_sizes, self._num_free), log_probs)
+        scores = log_probs[rows].gather(2, index).masked_fill(is_free[rows, :, None], 0.0)
+        self._saved = rows, values.scatter_(2, index, scores)
+
+    def apply(self, log_probs: Tensor, step: int) -> None:
+        rows, values = self._saved
+        log_probs[rows] = values
+
+    def keep(self, rows: Tensor, mask: np.ndarray) -> None:
+        self._prefixes = self._prefixes.index_select(0, rows)
+
+
+class SentenceCount(StepRule):
+    """Forces the end after the last sentence, and separators where nothing else fits."""
+
+    def __init__(self, written: Written) -> None:
+        assert written.sentences_left is not None, "sentences are counted"
+        self._written = written
+        number = written.sentences_left[:, 0].cpu().numpy()
+        self._first_end = int(number.min())
+        self._first_limit = int((written.limits - number).min())
+
+    def apply(self, log_probs: Tensor, step: int) -> None:
+        written = self._written
+        left = written.sentences_left
+        assert left is not None, "sentences are counted"
+        log_probs[:, :, written.eos_index].masked_fill_(left > 0, -torch.inf)
+        if step >= self._first_end:
+            ended = left == 0
+            if written.is_single is not None:
+                ended = ended & ~written.is_single
+            written.allow_only(written.eos_index, log_probs, ended)
+        if step >= self._first_limit:
+            is_full = (written.room(step, log_probs) <= 0) & (left > 0)
+            where = is_full & written.is_begun(step, log_probs)
+            written.allow_only(written.separator, log_probs, where)
+
+
+class SentenceLength(StepRule):
+    """Forces the separator where a sentence has as many tokens as the models can write."""
+
+    def __init__(self, written: Written) -> None:
+        self._written = written
+
+    def apply(self, log_probs: Tensor, step: int) -> None:
+        written = self._written
+        assert written.sentence_room is not None, "sentences are limited"
+        is_full = written.sentence_room <= 0
+        if written.sentences_left is not None:
+            is_full = is_full & (written.sentences_left > 0)
+        where = is_full & written.is_begun(step, log_probs)
+        written.allow_only(written.separator, log_probs, where)
+
+
+class LongestOutput(StepRule):
+    """Forces the end symbol at the longest output."""
+
+    def __init__(self, written: Written) -> None:
+        self._written = written
+        self._first = int(written.limits.min())
+
+    def is_active(self, step: int) -> bool:
+        """Return whether an output may have its longest length."""
+        return step >= self._first
+
+    def apply(self, log_probs: Tensor, step: int) -> None:
+        at_limit = column(step >= self._written.limits, log_probs)
+        self._written.allow_only(self._written.eos_index, log_probs, at_limit)
+
+
+def block_repeated_ngrams(log_probs: Tensor, history: Tensor, size: int, spare_index: int) -> None:
+    """Forbid, in place, every token that would repeat an n-gram of its hypothesis.
+
+    log_probs are [B, K, V], the history the tokens of each hypothesis so far, [B, K, t]. The size
+    is n, 1 or more, and ``spare_index`` a symbol that is always forbidden.
+
+    Example:
+        >>> log_probs = torch.zeros(1, 1, 8)
+        >>> block_repeated_ngrams(log_probs, torch.tensor([[[5, 6, 7, 5]]]), 2, 0)
+        >>> log_probs.isinf().nonzero()[:, 2].tolist()
+        [0, 6]
+    """
+    length = history.size(2)
+    if length < size:
+        return
+    # The n-grams so far are a context of n - 1 tokens and the token that followed it. A token is
+    # forbidden if the context is also the end of the hypothesis.
+    followers = history[:, :, size - 1 :]  # [B, K, t - n + 1]
+    if size > 1:
+        contexts = history[:, :, :-1].unfold(2, size - 1, 1)  # [B, K, t - n + 1, n - 1]
+        ending = history[:, :, None, length - size + 1 :]  # [B, K, 1, n - 1]
+        followers = torch.where((contexts == ending).all(-1), followers, spare_index)
+    log_probs.scatter_(2, followers, -torch.inf)
+
+
+def build_step_score(config: GenerationConfig, symbols: Dictionary) -> StepScore:
     """Return the bonus or penalty that ``--step-score`` names (ConfigError: a wrong option)."""
     spec = Spec.parse(str(config.step_score))
     return build_part(step_scores.get(spec.name), spec, "--step-score", symbols)
@@ -60,7 +282,7 @@ class TokenConstraints:
         if most_of_a_sentence == most_tokens:
             most_of_a_sentence = None
         separator = -1 if separators is None else separators.source
-        self.written = written = step_rules.Written(
+        self.written = written = Written(
             symbols,
             limits=config.length_limits(_counts(len(s.ids) for s in sources), most_tokens),
             context_sizes=_counts(len(source.context) for source in sources),
@@ -80,9 +302,9 @@ class TokenConstraints:
         if has_terms:
             self.terms = TermTracker([source.forced for source in sources], written)
         # Change the scores of the models first, then forbid and force tokens.
-        self._score_rules: list[StepRule] = [step_rules.SpecialSymbols(symbols, config.unkpen)]
+        self._score_rules: list[StepRule] = [SpecialSymbols(symbols, config.unkpen)]
         if written.is_single is not None:
-            self._score_rules.append(step_rules.SingleSentences(written))
+            self._score_rules.append(SingleSentences(written))
         if config.step_score is not None:
             self._score_rules.append(build_step_score(config, symbols))
         self._token_rules = self._make_token_rules(config, symbols, sources, prefixes, num_free)
@@ -101,24 +323,22 @@ class TokenConstraints:
         pad_index = symbols.pad_index
         rules: list[StepRule] = []
         if config.unkpen == math.inf:
-            rules.append(step_rules.NoUnknownWords(symbols.unk_index))
+            rules.append(NoUnknownWords(symbols.unk_index))
         banned = [source.banned for source in sources]
         if any(banned):
             num_forced = (prefixes != pad_index).sum(1).tolist()
             rules.append(TermBans(banned, num_forced, written, self.terms))
         if config.no_repeat_ngram_size:
-            rules.append(
-                step_rules.NoRepeatedNgrams(config.no_repeat_ngram_size, pad_index, written)
-            )
-        rules.append(step_rules.ShortestOutput(config.min_len, written))
+            rules.append(NoRepeatedNgrams(config.no_repeat_ngram_size, pad_index, written))
+        rules.append(ShortestOutput(config.min_len, written))
         if self.terms is not None:
             rules.append(self.terms)
-        rules.append(step_rules.Prefixes(prefixes, pad_index, num_free, written))
+        rules.append(Prefixes(prefixes, pad_index, num_free, written))
         if written.sentences_left is not None:
-            rules.append(step_rules.SentenceCount(written))
+            rules.append(SentenceCount(written))
         if written.sentence_room is not None:
-            rules.append(step_rules.SentenceLength(written))
-        rules.append(step_rules.LongestOutput(written))
+            rules.append(SentenceLength(written))
+        rules.append(LongestOutput(written))
         return rules
 
     def are_alike(self, step: int) -> bool:
@@ -162,7 +382,7 @@ def _counts(numbers: Iterable[int]) -> np.ndarray:
 
 
 def _make_room(
-    written: step_rules.Written,
+    written: Written,
     sources: Sequence[SourceSentence],
     prefixes: Tensor,
     pad_index: int,

@@ -6,7 +6,7 @@ from toy_models import ToyModel, generator_of
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.translation.search.banned_terms import BannedTerms
-from relu_nmt.translation.search.step_rules import block_repeated_ngrams
+from relu_nmt.translation.search.constraints import block_repeated_ngrams
 from relu_nmt.translation.search.symbol_texts import SymbolTexts
 
 
