@@ -77,8 +77,12 @@ def model_state(model: TranslationModel) -> dict[str, Any]:
     # Store tied weights once, with the names of their aliases.
     weights, tied = without_aliases(model.state_dict())
     return {
-        **{"config": to_dict(model.config), "weights": save(weights), "tied": tied},
-        **{"backend": backend, "dtype": next(model.parameters()).dtype, "is_int8": is_int8},
+        "config": to_dict(model.config),
+        "weights": save(weights),
+        "tied": tied,
+        "backend": backend,
+        "dtype": next(model.parameters()).dtype,
+        "is_int8": is_int8,
     }
 
 

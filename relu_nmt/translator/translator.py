@@ -150,8 +150,11 @@ class Translator:
             "task": self.task.to_state(),
             "folder": self.task.folder,
             "settings": {
-                **{"device": str(self.device), "dtype": self.dtype, "packed": self.packed},
-                **{"max_doc_tokens": self.max_doc_tokens, "shortlist": self.shortlist},
+                "device": str(self.device),
+                "dtype": self.dtype,
+                "packed": self.packed,
+                "max_doc_tokens": self.max_doc_tokens,
+                "shortlist": self.shortlist,
             },
         }
         return type(self)._of_state, (state,)

@@ -227,10 +227,7 @@ class SourceLimit:
 
     def refuses(self, source: SourceSentence) -> bool:
         """Return True if the source, or a sentence of it, is too long."""
-        if self.tokens is None:
-            return False
-        longest = max(len(sentence.ids) for sentence in source.sentences)
-        return longest - self.unread > self.tokens
+        return self.tokens is not None and source.num_read(self.separators) > self.tokens
 
     def applied(self, source: SourceSentence) -> SourceSentence:
         """Return the source, cut or emptied if it is too long."""
