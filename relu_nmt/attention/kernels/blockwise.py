@@ -5,18 +5,20 @@ again. Only sums couple the keys of a row, so that no running maximum or rescali
 in flash attention for softmax.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from relu_nmt.attention.base import AttentionOutput, AttentionProblem
+from relu_nmt.attention.base import AttentionOutput, AttentionProblem, RowSums
 from relu_nmt.attention.dropout import dropout_factors
 from relu_nmt.attention.kernels import tuned
-from relu_nmt.attention.kernels.reference import by_function, refuse_second_derivatives
 from relu_nmt.attention.masks import Visibility
+from relu_nmt.errors import ConfigError
+
+NO_INPUT = torch.empty(0)
 
 
 @dataclass
@@ -144,6 +146,45 @@ def live_keys(weights: Tensor) -> Tensor | None:
     is_zero = F.pad(is_zero, (0, -num_keys % tile), value=True).view(-1, tile).all(1)
     live = (~is_zero).repeat_interleave(tile)[:num_keys].nonzero().squeeze(1)
     return live if len(live) <= enough else None
+
+
+def refuse_second_derivatives(backend: str) -> None:
+    """Raise a ConfigError in a backward pass with ``create_graph``.
+
+    ``once_differentiable`` would drop a second derivative silently where the loss is linear in the
+    outputs.
+    """
+    if torch.is_grad_enabled():
+        raise ConfigError(
+            f"--attention-backend {backend} has no second derivatives; choose reference"
+        )
+
+
+def by_function(
+    function: Any, problem: AttentionProblem, plan: AttentionProblem, num_seeds: int
+) -> AttentionOutput:
+    """Solve a problem of pointwise attention by an autograd function.
+
+    The function takes the shifted q and k, v, the table of the bias, a plan and a seed of
+    dropout. It returns the values, and the sums over the rows of h(z). The plan is the problem in
+    the form that the function needs. It has no q, k and v: autograd keeps them for the backward
+    pass.
+    """
+    # The seed comes from the global generator, so that torch.manual_seed repeats everything.
+    # Draw it on the CPU: reading one from the GPU would wait for it.
+    seed = 0
+    if problem.dropout > 0:
+        seed = int(torch.randint(num_seeds, ()))
+    plan = replace(plan, q=NO_INPUT, k=NO_INPUT, v=NO_INPUT)
+    table = None if plan.bias is None else plan.bias.table
+    # Cast here to the dtype of the products, since a function turns autocast off.
+    q, k = problem.attention.shift(problem.q, problem.k, problem.visibility)
+    v = problem.v
+    dtype = v.dtype
+    if torch.is_autocast_enabled(v.device.type) and dtype != torch.float64:
+        dtype = torch.get_autocast_dtype(v.device.type)
+    values, *sums = function.apply(q.to(dtype), k.to(dtype), v.to(dtype), table, plan, seed)
+    return AttentionOutput(values.to(v.dtype), sums=RowSums(*sums) if problem.need.rows else None)
 
 
 def pointwise(problem: AttentionProblem) -> AttentionOutput:

@@ -19,9 +19,39 @@ from relu_nmt.attention.dropout import dropout
 from relu_nmt.attention.kernels import tuned
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.regularizer import NULL_SUM, entropy
-from relu_nmt.errors import ConfigError
 
-NO_INPUT = torch.empty(0)
+
+def pointwise(problem: AttentionProblem) -> AttentionOutput:
+    """Return the outputs of pointwise attention by the mechanism's own formula.
+
+    The queries come divided by sqrt(d). The weights of the scores z_ij = q_i k_j + b_ij are
+    ``weigh(z_ij, n_i)``, such as :meth:`~relu_nmt.attention.reluformer.ReLUFormerAttention.weigh`.
+    Here b is the bias, and n_i the number of keys that query i may see. The sums leave out c(n_i).
+    """
+    visibility = problem.visibility
+    q, k = problem.attention.shift(problem.q, problem.k, visibility)
+    scores = q @ k.transpose(-1, -2)  # [B, H, Nq, Nk]
+    if problem.bias is not None:
+        scores = scores + problem.bias.values()
+    counts = visibility.positive_counts[..., None].to(problem.row_scale.dtype)
+    weights = problem.attention.weigh(scores, counts)
+    # Mask the weights, not the scores, as softplus(0) and sigmoid(0) are not 0.
+    if visibility.hidden is not None:
+        weights = weights.masked_fill(visibility.hidden, 0.0)
+    output = AttentionOutput(weighted_values(weights, problem).to(problem.v.dtype))
+    if problem.need.rows:
+        unscaled = weights / problem.row_scale[..., None]
+        output.sums = row_sums(unscaled, problem.need, problem.attention.map.non_negative)
+    if problem.need.weights:
+        output.weights = weights
+    return output
+
+
+def weighted_values(weights: Tensor, problem: AttentionProblem) -> Tensor:
+    """Return the sums of the values [B, H, Nq, dv] by weights [B, H, Nq, Nk], after dropout."""
+    if problem.dropout > 0:
+        weights = dropout(weights, problem.dropout)
+    return weights.to(problem.v.dtype) @ problem.v
 
 
 def row_sums(weights: Tensor, need: Need, non_negative: bool = True) -> RowSums:
@@ -59,78 +89,6 @@ def row_statistics(
             # Take absolute values, since a learned factor may be negative.
             statistics.largest = (sums.largest * row_scale).abs()
     return statistics
-
-
-def pointwise(problem: AttentionProblem) -> AttentionOutput:
-    """Return the outputs of pointwise attention by the mechanism's own formula.
-
-    The weights of the scores z_ij = q_i k_j + b_ij are ``weigh(z_ij, n_i)``, such as
-    :meth:`~relu_nmt.attention.reluformer.ReLUFormerAttention.weigh`. Here b is the bias, and n_i
-    the number of keys that query i may see. The sums leave out c(n_i).
-    """
-    visibility = problem.visibility
-    q, k = problem.attention.shift(problem.q, problem.k, visibility)
-    scores = q @ k.transpose(-1, -2)  # [B, H, Nq, Nk]
-    if problem.bias is not None:
-        scores = scores + problem.bias.values()
-    counts = visibility.positive_counts[..., None].to(problem.row_scale.dtype)
-    weights = problem.attention.weigh(scores, counts)
-    # Mask the weights, not the scores, as softplus(0) and sigmoid(0) are not 0.
-    if visibility.hidden is not None:
-        weights = weights.masked_fill(visibility.hidden, 0.0)
-    output = AttentionOutput(weighted_values(weights, problem).to(problem.v.dtype))
-    if problem.need.rows:
-        unscaled = weights / problem.row_scale[..., None]
-        output.sums = row_sums(unscaled, problem.need, problem.attention.map.non_negative)
-    if problem.need.weights:
-        output.weights = weights
-    return output
-
-
-def weighted_values(weights: Tensor, problem: AttentionProblem) -> Tensor:
-    """Return the sums of the values [B, H, Nq, dv] by weights [B, H, Nq, Nk], after dropout."""
-    if problem.dropout > 0:
-        weights = dropout(weights, problem.dropout)
-    return weights.to(problem.v.dtype) @ problem.v
-
-
-def refuse_second_derivatives(backend: str) -> None:
-    """Raise a ConfigError in a backward pass with ``create_graph``.
-
-    ``once_differentiable`` would drop a second derivative silently where the loss is linear in the
-    outputs.
-    """
-    if torch.is_grad_enabled():
-        raise ConfigError(
-            f"--attention-backend {backend} has no second derivatives; choose reference"
-        )
-
-
-def by_function(
-    function: Any, problem: AttentionProblem, plan: AttentionProblem, num_seeds: int
-) -> AttentionOutput:
-    """Solve a problem of pointwise attention by an autograd function.
-
-    The function takes the shifted q and k, v, the table of the bias, a plan and a seed of
-    dropout. It returns the values, and the sums over the rows of h(z). The plan is the problem in
-    the form that the function needs. It has no q, k and v: autograd keeps them for the backward
-    pass.
-    """
-    # The seed comes from the global generator, so that torch.manual_seed repeats everything.
-    # Draw it on the CPU: reading one from the GPU would wait for it.
-    seed = 0
-    if problem.dropout > 0:
-        seed = int(torch.randint(num_seeds, ()))
-    plan = replace(plan, q=NO_INPUT, k=NO_INPUT, v=NO_INPUT)
-    table = None if plan.bias is None else plan.bias.table
-    # Cast here to the dtype of the products, since a function turns autocast off.
-    q, k = problem.attention.shift(problem.q, problem.k, problem.visibility)
-    v = problem.v
-    dtype = v.dtype
-    if torch.is_autocast_enabled(v.device.type) and dtype != torch.float64:
-        dtype = torch.get_autocast_dtype(v.device.type)
-    values, *sums = function.apply(q.to(dtype), k.to(dtype), v.to(dtype), table, plan, seed)
-    return AttentionOutput(values.to(v.dtype), sums=RowSums(*sums) if problem.need.rows else None)
 
 
 def whole_rows(problem: AttentionProblem) -> AttentionOutput:

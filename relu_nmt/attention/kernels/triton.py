@@ -15,7 +15,7 @@ from torch import Tensor
 
 from relu_nmt.attention.base import AttentionOutput, AttentionProblem
 from relu_nmt.attention.kernels import tuned
-from relu_nmt.attention.kernels.reference import by_function, refuse_second_derivatives
+from relu_nmt.attention.kernels.blockwise import by_function, refuse_second_derivatives
 from relu_nmt.attention.kernels.tuned import INTERPRETED, Blocks, candidates, choose
 from relu_nmt.attention.score_bias import ScoreBias
 from relu_nmt.errors import ConfigError, MissingExtraError
