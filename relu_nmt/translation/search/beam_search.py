@@ -279,7 +279,7 @@ class BeamSearch:
         return done.all(1)
 
     def _without_done(self, live: Continuations) -> Continuations:
-        """Drop the sentences that are done if they are many. Return the beams of the others."""
+        """Drop the sentences that are done if they are many. Return the beams that stay."""
         if not self._open.any() or self._open.mean() >= 1 - MOST_DONE:
             return live
         mask = self._open

@@ -276,7 +276,7 @@ class TokenConstraints:
         has_terms = any(source.num_forced for source in sources)
         if has_terms:
             config.check_terms()
-        # A sentence has a limit of its own if the models limit it more than the whole output.
+        # Sentences have a separate limit if the models limit them more than the whole output.
         most_tokens = ensemble.max_positions
         most_of_a_sentence = ensemble.max_sentence_positions
         if most_of_a_sentence == most_tokens:
