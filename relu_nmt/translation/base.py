@@ -299,13 +299,14 @@ class Ensemble:
         want_weights: bool = False,
     ) -> list[StepScores]:
         """Advance every search, given its step for each model. Return the averaged scores."""
-        outputs = []
+        # Each decoder advances all searches. Then each search averages over the decoders.
+        by_decoder = []
         for decoder, steps in zip(self.decoders, zip(*searches, strict=True), strict=True):
-            outputs.append(decoder.step(steps, temperature, want_weights))
+            by_decoder.append(decoder.step(steps, temperature, want_weights))
         averaged = []
-        for models_steps, models_scores in zip(searches, zip(*outputs, strict=True), strict=True):
-            batch, beam_size = models_steps[0].tokens.shape
-            averaged.append(average_scores(models_scores, batch, beam_size))
+        for search, scores in zip(searches, zip(*by_decoder, strict=True), strict=True):
+            batch, beam_size = search[0].tokens.shape
+            averaged.append(average_scores(scores, batch, beam_size))
         return averaged
 
 
