@@ -245,33 +245,35 @@ class TermTracker(StepRule):
     def apply(self, log_probs: Tensor, step: int) -> None:
         """Allow the next tokens of terms, and only these if no others fit. Forbid early ends."""
         shape = log_probs.shape[:2]
-        left_to_write = self._written.sentences_left
         rooms = self._written.room(step, log_probs).expand(shape).tolist()
-        numbers = None if left_to_write is None else left_to_write.expand(shape).tolist()
+        sentences_left = None
+        if self._written.sentences_left is not None:
+            sentences_left = self._written.sentences_left.expand(shape).tolist()
         for row, beam, progress in self:
-            # Count the room after the next token.
-            left = rooms[row][beam] - 1
+            room = rooms[row][beam] - 1  # after the next token
             # Skip hypotheses with all terms, unless a token could undo one that then has no room.
             worst = progress if progress.prefix else progress.otherwise(progress.is_open, True)
-            if not progress.missing and worst.missing <= left:
+            if not progress.missing and worst.missing <= room:
                 continue
             if progress.missing:
                 log_probs[row, beam, self._written.eos_index] = -torch.inf
             # Terms that may be in any sentence can wait for the last sentence.
-            is_assigned = numbers is not None and numbers[row][beam] <= len(progress.later) + 1
+            is_assigned = False
+            if sentences_left is not None:
+                is_assigned = sentences_left[row][beam] <= len(progress.later) + 1
             if is_assigned and progress.missing_here:
                 log_probs[row, beam, self._separator] = -torch.inf
             allowed = []
             for token, new_progress in progress.after.items():
-                if new_progress.missing <= left:
+                if new_progress.missing <= room:
                     allowed.append(token)
             # Allow only necessary tokens where any other token would leave too little room.
-            if progress.prefix or progress.otherwise().missing > left:
+            if progress.prefix or progress.otherwise().missing > room:
                 if not progress.missing_here:  # the next sentence needs all remaining tokens
                     allowed.append(self._separator)
                 log_probs[row, beam] = -torch.inf
-            elif worst.missing > left:
-                _leave_room(log_probs[row, beam], progress, left)
+            elif worst.missing > room:
+                _leave_room(log_probs[row, beam], progress, room)
             # Restore the models' scores of terms, which other rules may have forbidden.
             log_probs[row, beam, allowed] = self.model[row, beam, allowed]
 
@@ -302,13 +304,13 @@ class TermTracker(StepRule):
         self.rows = list(itertools.compress(self.rows, mask))
 
 
-def _leave_room(log_probs: Tensor, progress: ForcedTerms, left: int) -> None:
-    """Forbid tokens, in log_probs [V], after which terms need more than ``left`` tokens."""
+def _leave_room(log_probs: Tensor, progress: ForcedTerms, room: int) -> None:
+    """Forbid tokens, in log_probs [V], after which terms need more than ``room`` tokens."""
     assert progress.texts is not None, "the ends of words matter"
     joining = progress.texts.continues & progress.is_open
     opening = progress.texts.stays_open
     for joins, opens in itertools.product((False, True), repeat=2):
-        if progress.otherwise(joins, opens).missing > left:
+        if progress.otherwise(joins, opens).missing > room:
             forbidden = (joining == joins) & (opening == opens)
             log_probs[torch.from_numpy(forbidden).to(log_probs.device)] = -torch.inf
 
