@@ -2,10 +2,7 @@
 
 from torch import Tensor, nn
 
-from relu_nmt.attention.base import Attention
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.records import AttentionRecord
-from relu_nmt.attention.sentences import in_documents
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.modules.multihead import CrossAttention, MemoryProjection
 from relu_nmt.translation.config import TransformerConfig
@@ -29,18 +26,6 @@ class Decoder(TransformerStack):
     def cross_attentions(self) -> list[MemoryProjection]:
         """The cross-attention of every layer."""
         return [layer.cross_attention for layer in self.layers if layer.cross_attention is not None]
-
-    @property
-    def aligning_attention(self) -> Attention:
-        """The cross-attention whose weights align tokens, by default in the last layer."""
-        layer = self.config.alignment_layer
-        return self.cross_attentions[-1 if layer is None else layer].attention
-
-    def alignment_weights(self, record: AttentionRecord) -> Tensor:
-        """Return the mean weights [B, Nq, Nk] over the aligning heads, from their record."""
-        assert record.weights is not None, "the record needs weights"
-        weights = in_documents(record.weights, record.visibility)  # [B, H, Nq, Nk]
-        return weights[:, : self.config.alignment_heads].mean(1)
 
     def forward(self, prev_output_tokens: Tensor, encoder_out: EncoderOutput) -> Tensor:
         """Return the states [B, T, D] of prev_output_tokens [B, T], right-padded."""

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from relu_nmt.attention.base import Attention
 from relu_nmt.attention.records import AttentionRecord
+from relu_nmt.attention.sentences import in_documents
 from relu_nmt.data.translation_batches import least_limit
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.multihead import MultiheadAttention
@@ -37,11 +38,6 @@ class EncoderDecoder(TranslationModel):
         separators: Sequence[int] | None = None,
     ) -> None:
         super().__init__(config, pad_index)
-        if config.document_attention == "aligned" and separators is None:
-            raise ConfigError(
-                "--document-attention aligned needs --sentence-separator; add it, with "
-                "--max-doc-tokens or --doc-mixture"
-            )
         if config.share_all_embeddings and source_vocab_size != target_vocab_size:
             raise ConfigError(
                 f"--share-all-embeddings: the dictionaries have {source_vocab_size} and "
@@ -53,7 +49,11 @@ class EncoderDecoder(TranslationModel):
         if not config.share_all_embeddings:
             target_table = token_embedding(target_vocab_size, dim, pad_index)
         if config.document_attention == "aligned":
-            assert separators is not None, "checked above"
+            if separators is None:
+                raise ConfigError(
+                    "--document-attention aligned needs --sentence-separator; add it, with "
+                    "--max-doc-tokens or --doc-mixture"
+                )
             self.encoder: TransformerStack = AlignedEncoder(
                 config, source_table, pad_index, separators[0]
             )
@@ -96,10 +96,14 @@ class EncoderDecoder(TranslationModel):
 
     @property
     def aligning_attention(self) -> Attention:
-        return self.decoder.aligning_attention
+        """The cross-attention whose weights align tokens, by default in the last layer."""
+        layer = self.config.alignment_layer
+        return self.decoder.cross_attentions[-1 if layer is None else layer].attention
 
     def alignment_weights(self, record: AttentionRecord) -> Tensor:
-        return self.decoder.alignment_weights(record)
+        assert record.weights is not None, "the record needs weights"
+        weights = in_documents(record.weights, record.visibility)  # [B, H, T, S]
+        return weights[:, : self.config.alignment_heads].mean(1)
 
 
 def encoder_decoder_of(model: TranslationModel, purpose: str) -> EncoderDecoder:
