@@ -11,6 +11,7 @@ masks the whole document instead.
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -121,6 +122,14 @@ class SentenceRows:
         return SentenceView(document, self, source, inside, divided=divided)
 
 
+class Part(NamedTuple):
+    """Rows of sentences of similar lengths, as indices of tokens in the flattened batch."""
+
+    visibility: Visibility
+    queries: Tensor  # [R, Lq] int64
+    keys: Tensor  # [R, Lk] int64
+
+
 @dataclass(frozen=True)
 class SentenceView:
     """The tokens visible to each query, in the whole document and in one sentence of it."""
@@ -167,16 +176,13 @@ class SentenceView:
         return self.document.num_queries
 
     @cached_property
-    def parts(self) -> list[tuple[Visibility, Tensor, Tensor]]:
-        """Visibility, and indices of queries [R, Lq] and keys [R, Lk] in the flattened batch.
-
-        All sentences are one part. A divided view has one for each power of 2 of their length.
-        """
+    def parts(self) -> list[Part]:
+        """All sentences as one part. A divided view has one for each power of 2 of their length."""
         queries = self.queries
         index = self.keys.paired(self.keys.index)
         key_mask = self.keys.paired(self.keys.mask)
         if not self.divided:
-            return [(self.inside, queries.index, index)]
+            return [Part(self.inside, queries.index, index)]
         # Group rows by the power of 2 that holds the longer one of query and key sentence.
         lengths = torch.stack([queries.mask.sum(1), key_mask.sum(1)])  # [2, R]
         powers = torch.frexp((lengths.amax(0).clamp_min(SHORT) - 1).double()).exponent
@@ -195,16 +201,18 @@ class SentenceView:
                 device=key_mask.device,
                 share=int(lengths[0, rows].sum()) / num_tokens,
             )
-            parts.append((visibility, queries.index[rows, :num_queries], index[rows, :num_keys]))
+            parts.append(
+                Part(visibility, queries.index[rows, :num_queries], index[rows, :num_keys])
+            )
         return parts
 
     def take_queries(self, x: Tensor) -> list[Tensor]:
         """Gather the rows of queries [R, Lq, D] of each part from x [B, N, D]."""
-        return _gathered(x, [queries for _, queries, _ in self.parts])
+        return _gathered(x, [part.queries for part in self.parts])
 
     def take_keys(self, x: Tensor) -> list[Tensor]:
         """Gather the rows of keys [R, Lk, D] of each part from x [B, N, D]."""
-        return _gathered(x, [keys for _, _, keys in self.parts])
+        return _gathered(x, [part.keys for part in self.parts])
 
     def put(self, rows: list[Tensor]) -> Tensor:
         """Return [B, N, D] of the rows [R, Lq, D] of each part. Padding has arbitrary values."""
@@ -216,8 +224,8 @@ class SentenceView:
         undivided = self.queries.row_index
         if not self.divided:
             return undivided
-        tokens = torch.cat([queries.flatten() for _, queries, _ in self.parts])
-        masks = [visibility.query_mask for visibility, *_ in self.parts]
+        tokens = torch.cat([part.queries.flatten() for part in self.parts])
+        masks = [part.visibility.query_mask for part in self.parts]
         # Leave out padding, whose indices are arbitrary.
         real = torch.cat([mask.flatten() for mask in masks if mask is not None])
         [entries] = real.nonzero(as_tuple=True)

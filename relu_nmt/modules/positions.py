@@ -9,7 +9,6 @@ Your own scheme is a subclass of :class:`PositionScheme`, registered by name. Na
 """
 
 import math
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, cast
@@ -24,7 +23,13 @@ from relu_nmt.modules import position_schemes
 
 ROTARY_BASE = 10000.0
 T5_BUCKETS = 32
-T5_MAX_DISTANCE = 128
+LEAST_DISTANCES = {
+    16: (*range(1, 9), 12, 16, 23, 32, 46, 64, 91),
+    32: (*range(1, 17), 19, 21, 24, 27, 31, 35, 40, 46, 52, 59, 67, 77, 87, 99, 113),
+}
+"""T5: least distance of each bucket but the first, by the number of buckets of a direction.
+
+Beyond half of the buckets it grows by a constant factor, up to 128, and is rounded up."""
 
 
 @dataclass(frozen=True)
@@ -267,8 +272,8 @@ class T5Positions(DistanceBias):
     def __init__(self, config: PositionConfig) -> None:
         super().__init__(config)
         self.weight = nn.Parameter(torch.zeros(T5_BUCKETS, config.num_heads))
-        num_buckets = T5_BUCKETS if config.causal else T5_BUCKETS // 2  # of one direction
-        self.register_buffer("least_distances", _least_distances(num_buckets), persistent=False)
+        distances = LEAST_DISTANCES[T5_BUCKETS if config.causal else T5_BUCKETS // 2]
+        self.register_buffer("least_distances", torch.tensor(distances), persistent=False)
 
     def of_offsets(self, offsets: Tensor) -> Tensor:
         return self.weight[self.buckets(offsets)].T
@@ -280,22 +285,6 @@ class T5Positions(DistanceBias):
         if not self.config.causal:
             buckets = buckets + T5_BUCKETS // 2 * (offsets < 0)
         return buckets
-
-
-def _least_distances(num_buckets: int) -> Tensor:
-    """Return the least distance of each bucket but the first, int64: e (M / e)^(s / r)."""
-    # With e single distances, r ranges, M the largest distance, s = 1 .. r - 1. Powers of whole
-    # numbers are exact. Logarithms would round some borders.
-    # Give half of the buckets to single distances.
-    exact = num_buckets // 2
-    ranges = num_buckets - exact
-    powers = [distance**ranges for distance in range(T5_MAX_DISTANCE)]
-    # Find each border as the least distance whose power reaches it.
-    starts = [
-        bisect_left(powers, T5_MAX_DISTANCE**step * exact ** (ranges - step))
-        for step in range(1, ranges)
-    ]
-    return torch.tensor([*range(1, exact + 1), *starts])
 
 
 class JoinedPositions(PositionScheme):

@@ -118,12 +118,10 @@ class AlignedSelfAttention(SelfProjection):
         self,
         x: Tensor,
         view: SentenceView,
-        positions: Sequence[RelativePositions | None] | None = None,
+        positions: Sequence[RelativePositions | None],
         cache: AlignedCache | None = None,
     ) -> Tensor:
         """Map states [B, N, D]. ``positions`` are for the document, then for each part of it."""
-        if positions is None:
-            positions = [None] * (1 + len(view.parts))
         projected = self.qkv(x)
         inside = self._inside(projected, view, positions[1:], cache)
         if self.gate is None:
@@ -145,17 +143,18 @@ class AlignedSelfAttention(SelfProjection):
         """Return the joined heads [B, N, D] of attention inside sentences."""
         outputs = []
         # Attend part by part: projected rows are [R, L, 3 D].
-        for rows, (part, *_), relative in zip(
-            view.take_queries(projected), view.parts, positions, strict=True
+        visibilities = [part.visibility for part in view.parts]
+        for rows, visibility, relative in zip(
+            view.take_queries(projected), visibilities, positions, strict=True
         ):
             q, k, v = self.heads(rows, relative)
             if cache is not None:
                 # Every beam sees only the last num_keys entries.
                 keys, values = cache.append(k, v, view.document.num_keys)
-                k = keys[:, :, -part.num_keys :]
-                v = values[:, :, -part.num_keys :]
+                k = keys[:, :, -visibility.num_keys :]
+                v = values[:, :, -visibility.num_keys :]
             bias = None if relative is None else relative.bias
-            outputs.append(self.attend(q, k, v, part, bias))
+            outputs.append(self.attend(q, k, v, visibility, bias))
         return view.put(outputs).view(*projected.shape[:2], -1)
 
 
@@ -179,10 +178,8 @@ class AlignedCrossAttention(MemoryProjection):
             document_heads = self._document_heads(kv, view.keys)
         # Attend to source sentences. With a gate, also attend to the whole source.
         outputs = []
-        for rows, (keys, values), (part, *_) in zip(
-            view.take_queries(q), heads, view.parts, strict=True
-        ):
-            outputs.append(self.attend_to(keys, values, rows, part))
+        for rows, (keys, values), part in zip(view.take_queries(q), heads, view.parts, strict=True):
+            outputs.append(self.attend_to(keys, values, rows, part.visibility))
         inside = view.put(outputs).view_as(q)
         if self.gate is None or document_heads is None:
             return self.finish(inside, x)
@@ -237,7 +234,7 @@ class AlignedStack(TransformerStack):
     def positions_of(self, view: SentenceView) -> list[RelativePositions | None]:
         """Return the rotations and biases of the whole document and of each part of sentences."""
         scheme = self.embedding.positions
-        inside = [scheme.relative(visibility) for visibility, *_ in view.parts]
+        inside = [scheme.relative(part.visibility) for part in view.parts]
         return [scheme.relative(view.document), *inside]
 
 
