@@ -48,12 +48,12 @@ class TensorBatch:
 
 @dataclass(frozen=True)
 class TranslationBatch(TensorBatch):
-    """Pairs of sentences or groups, int64, padded on the right. Source-only data has no target."""
+    """Pairs of sentences or groups, int64, padded on the right."""
 
     ids: Tensor  # [B], number of each row's (first) sentence in the split
     src_tokens: Tensor  # [B, S], ending in </s>
-    tgt_tokens: Tensor | None  # [B, T], ending in </s>
-    prev_output_tokens: Tensor | None  # [B, T], the target shifted right by one, </s> first
+    tgt_tokens: Tensor  # [B, T], ending in </s>
+    prev_output_tokens: Tensor  # [B, T], the target shifted right by one, </s> first
     num_tokens: int  # target tokens without padding, </s> included
     num_sentences: int  # B
     # [P, 3], row of the batch, source and target position of each pair of aligned tokens.
@@ -87,7 +87,7 @@ def collate(
     ids: Sequence[int] | np.ndarray,
     alignments: Sequence[np.ndarray] | None = None,
 ) -> TranslationBatch:
-    """Make a batch of pairs of token ids that end in ``</s>``. Source-only data has no targets.
+    """Make a batch of pairs of token ids that end in ``</s>``.
 
     ``ids`` are the numbers of the pairs in their split. ``alignments`` are positions of tokens, int
     [P, 2].
@@ -95,13 +95,11 @@ def collate(
     sources = []
     targets = []
     for source, target in pairs:
+        assert target is not None, "a corpus without targets is refused"
         sources.append(source)
-        if target is not None:
-            targets.append(target)
-    tgt_tokens = prev_output_tokens = numbered = None
-    if targets:
-        tgt_tokens = pad_rows(targets, Dictionary.pad_index)
-        prev_output_tokens = shift_right(tgt_tokens, Dictionary.pad_index, Dictionary.eos_index)
+        targets.append(target)
+    tgt_tokens = pad_rows(targets, Dictionary.pad_index)
+    numbered = None
     if alignments is not None:
         # Put the row of the batch before the positions, int64 [P, 3].
         rows = np.repeat(np.arange(len(alignments)), list(map(len, alignments)))
@@ -110,7 +108,7 @@ def collate(
         ids=torch.tensor(ids, dtype=torch.int64),
         src_tokens=pad_rows(sources, Dictionary.pad_index),
         tgt_tokens=tgt_tokens,
-        prev_output_tokens=prev_output_tokens,
+        prev_output_tokens=shift_right(tgt_tokens, Dictionary.pad_index, Dictionary.eos_index),
         num_tokens=sum(map(len, targets)),
         num_sentences=len(pairs),
         alignments=numbered,

@@ -102,7 +102,6 @@ class TranslationObjective(RegularizedObjective):
             weights = model.alignment_weights(records[0])
         else:
             features = model(batch.src_tokens, batch.prev_output_tokens)
-        assert batch.tgt_tokens is not None, "training batches have targets"
         real = real_targets(batch, model.pad_index)
         features = features.flatten(0, 1).index_select(0, real)
         targets = batch.tgt_tokens.flatten().index_select(0, real)
@@ -127,7 +126,6 @@ class TranslationObjective(RegularizedObjective):
 
 def real_targets(batch: TranslationBatch, pad: int) -> Tensor:
     """Return the indices [N] int64 of the target tokens that are no padding, among all B T."""
-    assert batch.tgt_tokens is not None, "training batches have targets"
     # The known count saves a wait for the GPU.
     is_real = (batch.tgt_tokens != pad).flatten()
     return torch.nonzero_static(is_real, size=batch.num_tokens).squeeze(1)

@@ -114,7 +114,6 @@ class TaughtObjective(TranslationObjective):
         self, database: sqlite3.Connection, batch: TranslationBatch, real: Tensor, rows: int
     ) -> tuple[Tensor, Tensor]:
         """Return the result of :meth:`_best` as the cache stores it: logarithms have 16 bits."""
-        assert batch.tgt_tokens is not None, "training batches have targets"
         names: list[bytes] = []
         lengths: list[int] = []
         sources = batch.src_tokens.cpu().numpy()
@@ -125,10 +124,10 @@ class TaughtObjective(TranslationObjective):
             names.append(hashlib.sha256(source.tobytes() + b"|" + target.tobytes()).digest())
             lengths.append(len(target))
 
-        @_reporting(self.config)
         def find() -> list[tuple[bytes, bytes] | None]:
             query = "SELECT ids, logs FROM top WHERE pair = ?"
-            return [database.execute(query, [name]).fetchone() for name in names]
+            with _reporting(self.config):
+                return [database.execute(query, [name]).fetchone() for name in names]
 
         # Run the teacher for a batch larger than all before: the preflight counts this memory.
         size = batch.src_tokens.numel() + len(real)
@@ -224,7 +223,6 @@ def attention_distance(
     student: Mapping[str, Tensor], teacher: Mapping[str, Tensor], batch: TranslationBatch, pad: int
 ) -> Tensor:
     """Return the mean of |y - t|^2 / |t|^2 over modules, student y and teacher t [B, N, D]."""
-    assert batch.prev_output_tokens is not None, "training batches have targets"
     sides = {"encoder": batch.src_tokens != pad, "decoder": batch.prev_output_tokens != pad}
     distances = []
     for name, y in student.items():

@@ -151,13 +151,6 @@ def test_empty_sentences_are_batched():
     assert batch.prev_output_tokens.tolist() == [[2]]
 
 
-def test_source_only_data_has_no_targets():
-    batch = collate([(np.array([4, 2]), None)], [0])
-    assert batch.tgt_tokens is None
-    assert batch.prev_output_tokens is None
-    assert batch.num_tokens == 0
-
-
 def test_a_batch_on_another_device_has_the_same_shapes_and_counts():
     batch = collate(PAIRS, [0, 1])
     moved = batch.to("meta")

@@ -138,7 +138,7 @@ def test_alignments_guide_the_chosen_attention(attention, chosen, recompute):
     assert float((output.loss - plain.loss).detach()) == pytest.approx(0.5 * expected, rel=1e-9)
     assert float(output.metrics["alignment_loss"][0]) == pytest.approx(expected, rel=1e-9)
     torch.testing.assert_close(output.metrics["loss"][0], plain.metrics["loss"][0])
-    loss = alignment_loss(model.decoder.alignment_weights(records[0]), b.alignments)
+    loss = alignment_loss(model.alignment_weights(records[0]), b.alignments)
     [gradient] = torch.autograd.grad(loss, cross.q.weight)
     width = 4 * heads.size(1)
     assert gradient[:width].any() and not gradient[width:].any()
