@@ -124,7 +124,8 @@ def _check(self: Any) -> None:
     options = options_of(type(self))
     values = {name: entry.read(getattr(self, name)) for name, entry in options.items()}
     changed = {name: x for name, x in values.items() if x != options[name].default}
-    for name, value in {**values, **with_part_options(options, changed, {})}.items():
+    values |= with_part_options(options, changed, {})
+    for name, value in values.items():
         object.__setattr__(self, name, value)
     for name, (_, kind) in groups_of(type(self)).items():
         group_settings = getattr(self, name)

@@ -127,6 +127,7 @@ def filled(settings: SettingsT, chosen: Mapping[str, Any]) -> SettingsT:
     options = all_options(type(settings))
     # Leave out choices for another kind of model or data.
     chosen = {name: value for name, value in chosen.items() if name in options}
+    # Settings made in Python have no flags: what they give counts as typed.
     given = given_names(settings) - set(LIMITS)
     typed = set(settings.typed) - set(LIMITS) or given  # type: ignore[attr-defined]
     # Presets stay as they are. Values of a file override choices.

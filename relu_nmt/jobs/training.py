@@ -96,29 +96,30 @@ class TrainingRun:
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
         self.say(f"num. shared model params: {total:,} (num. trained: {trained:,})")
 
-    def describe(
-        self, settings: Any, config: TrainerConfig, task: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        """Return the metadata of checkpoints. Print the settings that changed since the checkpoint.
+    def complete(self, settings: Any, config: TrainerConfig) -> None:
+        """Take the complete settings. Print the settings that changed since the checkpoint.
 
         A model or an optimizer that cannot go on from the checkpoint is a CheckpointError.
         """
         self.settings = settings
         path = self.checkpoint
-        if path is not None:
-            stored = read_metadata(path)
-            arguments = stored.get("args") or {}
-            # A training that goes on needs the same model.
-            if self.goes_on:
-                model = stored.get("model_config") or {}
-                refuse_other_model(path, model, settings.model, self.fresh_start)
-                refuse_other_optimizer(path, arguments, config, self.fresh_start)
-            if note := change_note(arguments, settings, self.goes_on):
-                self.say(note)
+        if path is None:
+            return
+        stored = read_metadata(path)
+        arguments = stored.get("args") or {}
+        if self.goes_on:
+            model = stored.get("model_config") or {}
+            refuse_other_model(path, model, settings.model, self.fresh_start)
+            refuse_other_optimizer(path, arguments, config, self.fresh_start)
+        if note := change_note(arguments, settings, self.goes_on):
+            self.say(note)
+
+    def metadata(self, task: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the metadata of the checkpoints of this training."""
         return {
-            "model_config": to_dict(settings.model),
+            "model_config": to_dict(self.settings.model),
             "task": task,
-            "args": to_dict(settings, stored_only=True),
+            "args": to_dict(self.settings, stored_only=True),
         }
 
     def say_start(self, batch_size: str) -> None:

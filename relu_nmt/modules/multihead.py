@@ -106,7 +106,6 @@ class SelfProjection(MultiheadAttention):
     ) -> Tensor:
         """Return the joined heads [B, N, D] of projected states [B, N, 3 D]."""
         q, k, v = self.heads(projected, relative)
-        # Add earlier keys and values.
         if cache is not None:
             k, v = cache.append(k, v, visibility.num_keys)
         return self.attend(q, k, v, visibility, None if relative is None else relative.bias)

@@ -89,7 +89,6 @@ class RegularizedObjective(nn.Module):
         self.model = model
         self.label_smoothing = label_smoothing
         self.regularizer = regularizer
-        # Refuse mechanisms whose weights the regularizer cannot use.
         if regularizer.active:
             for module in model.modules():
                 if isinstance(module, Attention) and not module.capabilities.non_negative:

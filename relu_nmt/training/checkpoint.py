@@ -183,7 +183,6 @@ def average_checkpoints(
     for path in paths[1:]:
         other = load_checkpoint(path)
         check(first, paths[0], other, path)
-        # Compare the names and shapes of the weights.
         other_shapes = {name: tensor.shape for name, tensor in other.model_tensors.items()}
         if other_shapes != shapes:
             different = min(name for name, _ in shapes.items() ^ other_shapes.items())

@@ -52,7 +52,6 @@ def check_before_start(
     with progress_bar(
         "preflight", 2, "steps", shows_waiting=True, only_if_slow=True, say=log.say
     ) as advance:
-        # Try the largest batch, and a checkpoint.
         if config.preflight:
             data.train.begin_epoch(state.epoch)
             log.say(try_batch(parts, data.train.load(data.train.largest())))
@@ -64,7 +63,6 @@ def check_before_start(
         advance(1)
         if not data.valid or config.disable_validation:
             return
-        # Compute the largest validation batch.
         subset, source = next(iter(data.valid.items()))
         names = list(measure(parts, source, largest_only=True))
     # Try the scorer, and look for the metric of the best checkpoint.

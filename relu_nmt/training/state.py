@@ -316,7 +316,6 @@ class Components:
         raw = without_prefix(checkpoint.training_tensors, RAW_PREFIX)
         if raw:
             load_weights(self.model, raw, path, averaged_tensors(self.model), advice)
-        # Load optimizer, loss scale and schedule, unless the flags reset them.
         if not config.reset_optimizer:
             tensors = without_prefix(checkpoint.training_tensors, OPTIMIZER_PREFIX)
             _load_optimizer(self.model, self.optimizer, tensors, path)

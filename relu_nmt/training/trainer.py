@@ -66,37 +66,15 @@ class Trainer:
 
     def train(self) -> TrainingResult:
         """Train up to a limit or a signal, and write and return the result."""
-        config = self.config
-        say = self.log.say
-        metric = config.best_checkpoint_metric
         try:
-            # Restore the state and the result, unless this is a fresh start.
-            path = self._folder.restore_path()
-            self.state = self.parts.restore(path, say, self._start)
-            done = self.state.num_updates
-            self.result = TrainingResult.to_continue(self._folder.path, path, done)
-            validation.forget_other_measure(self.state, metric, self._data, say)
-            if self.state.best_score is None:
-                self.parts.schedule.forget_best()
-            self.result.set_best(metric, self.state.best_score, self.state.best_subset)
-            if config.no_save:
-                self.result.save_dir = None
-            self.result.settings = dict(self._description.get("args", {}))
-            self.result.parameters = sum(p.numel() for p in self.parts.model.parameters())
-            # Train, unless a limit is reached already.
-            self._started = time.monotonic() - self.state.seconds
-            self._votes = Votes(0, config.share_of_time(self.state.seconds))
-            over = validation.patience_is_over(config, self.state, self.result)
-            self._reason = self._limit_reached(self.state.epoch) or over
-            if self.state.epoch > 1 and self.state.batch_offset == 0:
-                self._reason = self._reason or self._rate_has_fallen()
+            self._restore()
             # After an interruption go on even at a limit, to make up for the validation that is
             # missing.
             if self._reason is None or self.state.interrupted:
                 check_before_start(self.parts, self._data, self.log, self.state, self._description)
                 self.log.begin(self.state.num_updates)
                 self._train()
-            say(f"done training in {self._wall():.1f} seconds: {self._reason}")
+            self.log.say(f"done training in {self._wall():.1f} seconds: {self._reason}")
             self.result.ended = self._reason
             if self.state.interrupted:
                 self.result.signal = [signal.SIGINT, *self._signals][-1]
@@ -105,6 +83,29 @@ class Trainer:
             self.log.close()
         self.result.log_lost = self.log.lost
         return self.result
+
+    def _restore(self) -> None:
+        """Restore state and result, or begin new ones. Set the reason to stop if there is one."""
+        config = self.config
+        metric = config.best_checkpoint_metric
+        path = self._folder.restore_path()
+        self.state = self.parts.restore(path, self.log.say, self._start)
+        done = self.state.num_updates
+        self.result = TrainingResult.to_continue(self._folder.path, path, done)
+        validation.forget_other_measure(self.state, metric, self._data, self.log.say)
+        if self.state.best_score is None:
+            self.parts.schedule.forget_best()
+        self.result.set_best(metric, self.state.best_score, self.state.best_subset)
+        if config.no_save:
+            self.result.save_dir = None
+        self.result.settings = dict(self._description.get("args", {}))
+        self.result.parameters = sum(p.numel() for p in self.parts.model.parameters())
+        self._started = time.monotonic() - self.state.seconds
+        self._votes = Votes(0, config.share_of_time(self.state.seconds))
+        over = validation.patience_is_over(config, self.state, self.result)
+        self._reason = self._limit_reached(self.state.epoch) or over
+        if self.state.epoch > 1 and self.state.batch_offset == 0:
+            self._reason = self._reason or self._rate_has_fallen()
 
     def _train(self) -> None:
         """Train until there is a reason to stop. Note an error in the result."""
@@ -159,7 +160,6 @@ class Trainer:
         )
         self._per_update = update_freq * process.world_size
         self._num_updates = self._position() + len(updates)
-        # Load batches ahead and make the updates.
         indices = [index for index in itertools.chain.from_iterable(updates) if index is not None]
         on_gpu = process.device.type == "cuda"
         batches = load_ahead(source.load, indices, config.num_workers, on_gpu)

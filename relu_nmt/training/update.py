@@ -87,7 +87,6 @@ class Update:
         for total, count in sums.values():
             numbers.append(torch.stack([total.double(), torch.tensor(count, **options)]))
         vector = parts.process.sum(torch.cat(numbers))
-        # Make the optimizer's step.
         gradient_norm = parts.normalize_gradients(vector[0])
         for group in parts.optimizer.param_groups:
             group["lr"] = self.lr * group["lr_scale"]

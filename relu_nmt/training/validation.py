@@ -112,7 +112,6 @@ def measure(
         indices = [source.largest(), *indices]  # the first one that is not empty counts
     sums: dict[str, tuple[Tensor, float]] = {}
     with parts.evaluating(), parts.average.applied(), torch.no_grad():
-        # Add up the metrics of this process's batches.
         pinned = parts.process.device.type == "cuda"
         workers = 0 if largest_only else parts.config.num_workers
         batches = load_ahead(source.load, indices, workers, pinned)
@@ -187,7 +186,6 @@ def loss_without_score(validations: Sequence[Stats], metric: str) -> tuple[float
             if score >= PRINTED_AS_ZERO:
                 return None
             losses.append(loss)
-    # Ask for two validations at least.
     if len(losses) < 2 or losses[-1] >= losses[0]:
         return None
     return losses[0], losses[-1]

@@ -102,7 +102,6 @@ def at_folder(
     manifest = data_folder.read_manifest(path)
     if not data_folder.dictionary_path(path, task.source_lang).exists():
         data_folder.infer_languages(path)  # raises the error of a folder without data
-    # Compare the dictionaries.
     for expected, language, flag in (
         (task.source_dictionary, task.source_lang, "--srcdict"),
         (task.target_dictionary, task.target_lang, "--tgtdict"),

@@ -80,7 +80,6 @@ def load_model(
     The group limit is the most tokens of a group of sentences in training. 1 stands for single
     sentences. ``overrides`` replace stored settings of the model.
     """
-    # Check that it is the checkpoint of a translation model.
     checkpoint = load_checkpoint(path)
     refuse_images(path, checkpoint.metadata)
     missing = {"model_config", "task"} - checkpoint.metadata.keys()

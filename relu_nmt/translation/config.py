@@ -220,7 +220,8 @@ class TeacherConfig:
                 )
 
 
-def _both_sides(embed_dim: int, ffn_dim: int, layers: int, heads: int) -> dict[str, Any]:
+def both_sides(embed_dim: int, ffn_dim: int, layers: int, heads: int) -> dict[str, Any]:
+    """Return the settings of a model whose encoder and decoder have the same shape."""
     shape = {}
     for side in ("encoder", "decoder"):
         shape[f"{side}_embed_dim"] = embed_dim
@@ -230,14 +231,14 @@ def _both_sides(embed_dim: int, ffn_dim: int, layers: int, heads: int) -> dict[s
     return shape
 
 
-_BIG = _both_sides(1024, 4096, 6, 16)
+_BIG = both_sides(1024, 4096, 6, 16)
 _ALIGNED = {"alignment_layer": 4, "alignment_heads": 1}
 _SHAPES: dict[str, dict[str, Any]] = {
-    "": _both_sides(512, 2048, 6, 8),
-    "_tiny": _both_sides(64, 128, 2, 2),
-    "_align": _both_sides(512, 2048, 6, 8) | _ALIGNED,
-    "_iwslt_de_en": _both_sides(512, 1024, 6, 4),
-    "_wmt_en_de": _both_sides(512, 2048, 6, 8),
+    "": both_sides(512, 2048, 6, 8),
+    "_tiny": both_sides(64, 128, 2, 2),
+    "_align": both_sides(512, 2048, 6, 8) | _ALIGNED,
+    "_iwslt_de_en": both_sides(512, 1024, 6, 4),
+    "_wmt_en_de": both_sides(512, 2048, 6, 8),
     "_wmt_en_de_big": _BIG | {"dropout": 0.3, "attention_dropout": 0.1},
     "_wmt_en_de_big_align": _BIG | {"dropout": 0.3, "attention_dropout": 0.1} | _ALIGNED,
     "_vaswani_wmt_en_de_big": _BIG | {"dropout": 0.3},

@@ -164,7 +164,6 @@ def _position_scheme(config: TransformerConfig, side: str) -> PositionScheme:
             f"{config.attention_flag_of(side)} {config.attention_of(side)} does not compute; "
             f"choose {', '.join(without)} or another attention"
         )
-    # Build the scheme for the shape of this side.
     which = {"encoder": "source", "decoder": "target"}[side]
     position_config = PositionConfig(
         embed_dim=getattr(config, f"{side}_embed_dim"),

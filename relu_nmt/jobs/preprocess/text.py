@@ -102,14 +102,20 @@ class Job:
             for language in config.languages:
                 key = (split, language)
                 inputs[key] = scanned[paths[key]] if key in paths else inputs.pop(key)
-        # Compare the sides. With separators, the text steps compare documents and sentences.
+        self._check_lines(inputs)
+        return inputs
+
+    def _check_lines(self, inputs: Mapping[SideKey, TextFile]) -> None:
+        """Refuse empty files, and without separators also sides with different numbers of lines."""
         for text in inputs.values():
             if text.num_lines == 0:
                 raise DataError(
                     f"{text.path}: the file is empty; give text, or leave the split out"
                 )
-        for split in config.splits() if config.document_separator == "none" else ():
-            texts = [inputs[split, language] for language in config.languages]
+        if self.config.document_separator != "none":
+            return
+        for split in self.config.splits():
+            texts = [inputs[split, language] for language in self.config.languages]
             check_parallel({text.path: text.num_lines for text in texts}, "lines")
             # Warn of blank lines, which may be boundaries of documents.
             num_blank = min(text.num_blank for text in texts)
@@ -118,7 +124,6 @@ class Job:
                     f"NOTE: {texts[0].path}: {num_blank:,} blank lines become sentences without "
                     "words; if they stand between documents, give --document-separator blank"
                 )
-        return inputs
 
     @cached_property
     def alignments(self) -> dict[str, TextFile]:
@@ -142,7 +147,6 @@ class Job:
             )
         for split, path in missing.items():
             self.say(f"[alignments] {path}: no such file, so that {split} has none")
-        # Read through the files, and compare them with the source text.
         scanned = ordered_map(scan_text, list(existing.values()), self.workers)
         alignments: dict[str, TextFile] = {}
         for split, (_, text) in zip(existing, scanned, strict=True):

@@ -19,6 +19,7 @@ from relu_nmt.jobs.train.settings import TranslationTrainingSettings as Settings
 from relu_nmt.jobs.training import TrainingRun
 from relu_nmt.modules.config import ATTENTION_PRESETS
 from relu_nmt.training.checkpoint import read_metadata
+from relu_nmt.translation.config import both_sides
 from relu_nmt.translation.task import TranslationTask
 
 LEAST_WARMUP = 400
@@ -59,14 +60,9 @@ class Shape:
     @property
     def settings(self) -> dict[str, Any]:
         """The settings of both sides of a model."""
-        chosen: dict[str, Any] = {}
-        for side in ("encoder", "decoder"):
-            chosen[f"{side}_layers"] = self.layers
-            chosen[f"{side}_embed_dim"] = self.width
-            chosen[f"{side}_ffn_embed_dim"] = self.inner
-            chosen[f"{side}_attention_heads"] = self.heads
-            if self.is_pre_norm:
-                chosen[f"{side}_normalize_before"] = True
+        chosen = both_sides(self.width, self.inner, self.layers, self.heads)
+        if self.is_pre_norm:
+            chosen |= {"encoder_normalize_before": True, "decoder_normalize_before": True}
         return chosen
 
 

@@ -80,11 +80,12 @@ def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
             first = next(iter(valid.values()))
             scorer = bleu_scorer(settings, task, model, first, corpora.longest[0], training)
         # Train.
+        training.complete(settings, settings.trainer)
         trainer = Trainer(
             objective,
             TrainingData(train, valid, scorer),
             settings.trainer,
-            training.describe(settings, settings.trainer, task.to_state()),
+            training.metadata(task.to_state()),
             training.process,
             training.log,
             start=partial(initial_weights, settings, task, model, train.batches, training),

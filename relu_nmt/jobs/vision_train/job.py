@@ -78,11 +78,12 @@ def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
             training.say,
         )
         task = loading.describe_task(train_set.classes, settings.preprocessing, settings.criterion)
+        training.complete(settings, config)
         trainer = Trainer(
             objective,
             TrainingData(train, valid),
             config,
-            training.describe(settings, config, task),
+            training.metadata(task),
             training.process,
             training.log,
             start=lambda checkpoint: loading.start_weights(

@@ -44,11 +44,12 @@ def train_toys(settings, progress):
     with training_run(settings, progress) as training:
         model = training.new_model(lambda: ToyModel(settings.model.p))
         training.say_size(model)
+        training.complete(settings, settings.trainer)
         trainer = Trainer(
             ToyObjective(model),
             TrainingData(ToySource(), {"valid": ToySource(2)}),
             settings.trainer,
-            training.describe(settings, settings.trainer, {"name": settings.data}),
+            training.metadata({"name": settings.data}),
             training.process,
             training.log,
         )
