@@ -15,6 +15,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import torch
 
 from relu_nmt.engine import native
+from relu_nmt.jobs.preprocess import text as preprocessed_text
 from tests import quick_python as quick
 
 # Under nohup, or in the background of a script, signals are ignored here and in all that tests
@@ -25,6 +26,9 @@ if hasattr(signal, "SIGHUP"):
 
 # The tests' files need not outlive a loss of power, and waiting for the disk takes minutes.
 os.fsync = lambda descriptor: None
+
+# Forks of the tests' process are slow: tests of several workers say how many.
+preprocessed_text.available_cores = lambda: 1
 
 # Seeds are fixed but in tests/fuzz, and a busy machine must not fail a test.
 settings.register_profile("relu_nmt", deadline=None, derandomize=True, max_examples=50)

@@ -145,10 +145,11 @@ def test_the_search_equals_a_comparison_of_all_lines(threshold, alphabet):
         copy[lots.randrange(len(copy))] = lots.choice(alphabet)
         candidates.append("".join(copy))
 
+    shingles_of_lines = [shingles(letters(line)) for line in lines]
+
     def by_comparing(candidate: str) -> bool:
         members = shingles(letters(candidate))
-        for line in lines:
-            other = shingles(letters(line))
+        for other in shingles_of_lines:
             if len(members & other) >= threshold * len(members | other) - 1e-9:
                 return True
         return False

@@ -1,5 +1,8 @@
 """examples/vision_study: flags of all trainings, one recipe for all, norms, resuming."""
 
+import contextlib
+import functools
+import io
 import itertools
 import re
 import sys
@@ -60,12 +63,25 @@ def settings_of(example, *words):
     return read_settings(example.run.StudySettings, options)
 
 
+@functools.cache
+def parser_of(main):
+    return main.parser()
+
+
+@functools.cache
+def accepted(main, words):
+    """Return all settings of a command by name. Each flag is accepted and has an effect."""
+    notes = io.StringIO()
+    with contextlib.redirect_stderr(notes):
+        options = parser_of(main).parse_intermixed_args(words)
+        config = read_settings(main.settings_class, options)
+    assert not notes.getvalue()
+    return flat(to_dict(config))
+
+
 def trained(step):
     """Return all settings of a training by name."""
-    parser = make_parser("relu-nmt-vision-train", "")
-    add_settings(parser, ImageTrainingSettings)
-    config = read_settings(ImageTrainingSettings, parser.parse_args(arguments_of(step.commands[0])))
-    return flat(to_dict(config))
+    return accepted(vision_train.main, tuple(arguments_of(step.commands[0])))
 
 
 def names_of_studies():
@@ -80,20 +96,17 @@ PANELS += [("alpha-gate", "i21k-s32"), ("alpha-unit", "i21k-s8")]
 
 
 @pytest.mark.parametrize(("name", "setting"), PANELS)
-def test_every_flag_is_accepted_and_has_an_effect(example, images, tmp_path, capsys, name, setting):
-    words = (name, str(images), "--setting", setting, "--save-dir", str(tmp_path))
-    steps = example.run.plan(settings_of(example, words))
+def test_every_flag_is_accepted_and_has_an_effect(example, images, name, setting):
+    steps = example.run.plan(settings_of(example, name, str(images), "--setting", setting))
     assert len(steps) == len(example.studies.STUDIES[name].names(setting))
     assert len({step.folder for step in steps}) == len(steps)
     for step in steps:
         train, evaluate, *norms = step.commands
         assert len(norms) == example.studies.STUDIES[name].norms
-        for command, words in ((vision_train, train), (vision_evaluate, evaluate)):
-            with pytest.raises(SystemExit) as end:
-                raise SystemExit(command.main([*arguments_of(words), "--dump-config"]))
-            output = capsys.readouterr()
-            assert end.value.code in (0, None), output.err
-            assert not output.err
+        assert accepted(vision_train.main, tuple(arguments_of(train)))
+        # The evaluations of a study differ only in their folders.
+        words = [word.replace(str(step.folder), "folder") for word in arguments_of(evaluate)]
+        assert accepted(vision_evaluate.main, tuple(words))
 
 
 def test_the_names_of_studies_are_in_the_readme(example):

@@ -99,6 +99,13 @@ def images_of(page):
     return pictures
 
 
+@pytest.fixture
+def without_drawing(monkeypatch):
+    """Leave figures empty, where a test looks at numbers: drawing takes nearly all of the time."""
+    for module in ("relu_nmt.io.page", "relu_nmt.translator.attention_maps"):
+        monkeypatch.setattr(f"{module}.draw_svg", lambda *size_and_draw: "<svg/>")
+
+
 @pytest.fixture(scope="module")
 def analyzed(folder):
     output = folder / "out/report.html"
@@ -258,6 +265,7 @@ def test_models_with_and_without_separators_are_compared(folder, tmp_path):
     assert re.search(r"BLEU with 95% intervals: one \d+\.\d \(.*; two \d+\.\d \(", answers)
 
 
+@pytest.mark.usefixtures("without_drawing")
 def test_single_sentences_are_read_without_separators_as_in_a_search(folder, tmp_path):
     task = TranslationTask.from_data_folder(folder / "data-bin")
     model = tmp_path / "started.safetensors"
@@ -324,6 +332,7 @@ def test_options_of_models_are_errors_without_models(folder, tmp_path, flags):
     assert f"{flags} does nothing without --path" in done.stderr
 
 
+@pytest.mark.usefixtures("without_drawing")
 def test_the_recipe_prints_nothing_and_returns_its_numbers(folder, tmp_path, capsys):
     path = [checkpoint_of(folder, "relu")]
     settings = analyze.Settings.of(

@@ -1,5 +1,6 @@
 """Training on documents starts from sentence models of any origin."""
 
+import functools
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -52,6 +53,12 @@ def document_model(path, folder, **form):
     return out
 
 
+@functools.cache
+def translated(translator, lines, options):
+    """Return the translations of a sentence model, with which several models are compared."""
+    return translator.translate_nbest(list(lines), **dict(options))
+
+
 def assert_same(sentences, documents, lines, **search):
     """Compare tokens and scores of all hypotheses."""
     searches = [{"beam": 1}, {"nbest": 3}]
@@ -61,7 +68,8 @@ def assert_same(sentences, documents, lines, **search):
         options = {**SEARCH, **search, **settings}
         translations = documents.translate_nbest(lines, **options)
         options.pop("free_sentence_count", None)
-        for old, new in zip(sentences.translate_nbest(lines, **options), translations, strict=True):
+        expected = translated(sentences, tuple(lines), tuple(options.items()))
+        for old, new in zip(expected, translations, strict=True):
             for before, after in zip(old, new, strict=True):
                 first, second = before.hypothesis, after.hypothesis
                 assert after.text == before.text
@@ -89,15 +97,20 @@ def reference_scores(translator, lines):
     return scores
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("kind", KINDS)
-def test_single_sentences_are_translated_as_before(kind, form, tmp_path):
+@pytest.fixture(scope="module", params=KINDS)
+def sentence_model(request, tmp_path_factory):
+    """Return the path of an untrained sentence model and its translator."""
+    path = tmp_path_factory.mktemp("sentences") / "sentences.safetensors"
     task = tiny_task([*WORDS, "madeupword0000"])
-    path = tmp_path / "sentences.safetensors"
-    save_tiny_model(path, task, seed=5, shape={"layers": 2}, **KINDS[kind])
-    models = (path, document_model(path, tmp_path, **FORMS[form]))
+    save_tiny_model(path, task, seed=5, shape={"layers": 2}, **KINDS[request.param])
+    return path, on_cpu(path)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_single_sentences_are_translated_as_before(sentence_model, form, tmp_path):
+    path, sentences = sentence_model
+    documents = on_cpu(document_model(path, tmp_path, **FORMS[form]))
     lines = ["a b c", "d", "", "e f g h a b", "unknown k"]
-    sentences, documents = map(on_cpu, models)
     assert_same(sentences, documents, lines)
     before = reference_scores(sentences, lines)
     assert reference_scores(documents, lines) == pytest.approx(before, abs=2e-5)

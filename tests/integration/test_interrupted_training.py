@@ -119,8 +119,8 @@ def test_a_training_that_writes_nothing_leaves_no_folder(data, tmp_path):
     assert not folder.exists() and tmp_path.exists()
 
 
-def test_a_killed_training_lets_go_of_its_folder(data, tmp_path):
-    process = start(data, tmp_path, stdout=subprocess.PIPE, text=True)
+def test_a_killed_training_lets_go_of_its_folder(data, tmp_path, quick_python):
+    process = start(data, tmp_path, python=quick_python, stdout=subprocess.PIPE, text=True)
     wait_for(process, "num_updates=2")
     flags = [*FLAGS.split(), "--max-update", "1", "--save-dir", tmp_path]
     assert run_here("train", data, flags, check=False).returncode == 2

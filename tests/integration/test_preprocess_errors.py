@@ -90,7 +90,8 @@ def test_a_wrong_alignment_is_an_error(corpus, capsys, number, line, message):
     lines = ["0-0 1-1"] * 10
     lines[number - 1] = line
     (corpus / "train.align").write_text("\n".join(lines), encoding="utf-8")
-    error = error_of(corpus, capsys, "--align-suffix", "align")
+    workers = ["--workers", number % 2 + 1]
+    error = error_of(corpus, capsys, "--align-suffix", "align", workers)
     assert f"{corpus}/train.align{message}" in error
     assert not list((corpus / "data").glob("*.align.*"))
 

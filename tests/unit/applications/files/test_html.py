@@ -67,8 +67,8 @@ def test_the_declared_encoding_is_protected():
 @pytest.mark.parametrize(
     ("page", "message"),
     [
-        ("<div>" * 100_000 + "x" + "</div>" * 100_000, "nested more than 200 deep"),
-        ("<b>" * 100_000 + "x" + "</b>" * 100_000, "nested more than 200 deep"),
+        ("<div>" * 10_000 + "x" + "</div>" * 10_000, "nested more than 200 deep"),
+        ("<b>" * 10_000 + "x" + "</b>" * 10_000, "nested more than 200 deep"),
         ("x" + "<b>" * 100_000, "tags"),
         ("<p>" + "wort " * 2_000_000, "characters"),
     ],
