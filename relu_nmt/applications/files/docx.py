@@ -16,14 +16,7 @@ from relu_nmt.applications.files.aligned_words import AlignedText
 from relu_nmt.applications.files.container import ZipFormat
 from relu_nmt.applications.files.document import Document
 from relu_nmt.applications.files.docx_languages import language_edits, right_to_left
-from relu_nmt.applications.files.markup import (
-    MarkupReader,
-    Piece,
-    Vocabulary,
-    XmlFormat,
-    attribute,
-    names,
-)
+from relu_nmt.applications.files.markup import MarkupReader, Piece, Vocabulary, XmlFormat, names
 from relu_nmt.applications.files.segments import KEPT_SPACE, Segment, Span, Tag, all_tags
 
 _PARTS = re.compile(
@@ -158,7 +151,7 @@ class _Reader(MarkupReader):
         kind = ""
         self._last_space = ()
         if piece.name == "w:fldChar":
-            kind = attribute(self.source, piece, "w:fldCharType")
+            kind = piece.attribute("w:fldCharType")
         if self._field_code is not None and (piece.name == "w:instrText" or kind == "separate"):
             self._field_code += parts
             if kind == "separate":
@@ -208,8 +201,8 @@ class DocxPart(XmlFormat):
     )
     reader = _Reader
 
-    def language_edits(self, source: str, tag: Piece) -> Iterator[tuple[Span, str]]:
-        return language_edits(self.languages, source, tag)
+    def language_edits(self, tag: Piece) -> Iterator[tuple[Span, str]]:
+        return language_edits(self.languages, tag)
 
     def segments(self, source: str) -> Iterator[Segment | None]:
         for segment in super().segments(source):

@@ -5,7 +5,7 @@ import unicodedata
 from collections.abc import Iterator
 
 from relu_nmt.applications.files import Languages
-from relu_nmt.applications.files.markup import Piece, attribute, attribute_edit
+from relu_nmt.applications.files.markup import Piece
 from relu_nmt.applications.files.segments import Span
 
 _LANGUAGES = {"western": "w:val", "asian": "w:eastAsia", "complex": "w:bidi"}
@@ -36,39 +36,39 @@ _MOST_BETWEEN = 1_000
 """Most characters between two properties of a run."""
 
 
-def language_edits(languages: Languages, source: str, tag: Piece) -> Iterator[tuple[Span, str]]:
+def language_edits(languages: Languages, tag: Piece) -> Iterator[tuple[Span, str]]:
     """Yield the places of languages and directions at a tag, in order, and their new texts."""
     new = languages.new_direction
     if tag.name == "w:lang":
         # Word reads the attribute for the script of a text.
-        by_kind = {kind: attribute(source, tag, name) for kind, name in _LANGUAGES.items()}
+        by_kind = {kind: tag.attribute(name) for kind, name in _LANGUAGES.items()}
         language = languages.in_target_script(by_kind)
         if language:
             name = _LANGUAGES[languages.script_kinds[1]]
-            yield attribute_edit(source, tag, name, language)
+            yield tag.attribute_edit(name, language)
     elif new and (tag.name in _SWITCHES.values() or tag.name == "w:cs"):
-        old = "ltr" if attribute(source, tag, "w:val") in _OFF else "rtl"
+        old = "ltr" if tag.attribute("w:val") in _OFF else "rtl"
         if old != new:
-            yield attribute_edit(source, tag, "w:val", "1" if new == "rtl" else "0")
+            yield tag.attribute_edit("w:val", "1" if new == "rtl" else "0")
     elif new and tag.name in _TWINS[new]:
-        yield from _twin_edits(source, tag, _TWINS[new][tag.name])
+        yield from _twin_edits(tag, _TWINS[new][tag.name])
     elif new == "rtl" and tag.name in ("w:p", "w:pPr", "w:sectPr", "w:tblPr"):
-        yield from _right_to_left_edits(source, tag)
+        yield from _right_to_left_edits(tag)
 
 
-def _twin_edits(source: str, tag: Piece, twin: str) -> Iterator[tuple[Span, str]]:
+def _twin_edits(tag: Piece, twin: str) -> Iterator[tuple[Span, str]]:
     """Yield a property of a run under its name in the other direction, if it is missing."""
-    before = source[max(0, tag.begin - _MOST_BETWEEN) : tag.begin].rpartition("<w:rPr")[2]
-    behind = source[tag.end : tag.end + _MOST_BETWEEN].partition("</w:rPr")[0]
+    before = tag.source[max(0, tag.begin - _MOST_BETWEEN) : tag.begin].rpartition("<w:rPr")[2]
+    behind = tag.source[tag.end : tag.end + _MOST_BETWEEN].partition("</w:rPr")[0]
     if tag.kind == "empty" and not re.search(rf"<{twin}\b", before + behind):
-        yield (tag.end, tag.end), source[tag.begin : tag.end].replace(tag.name, twin, 1)
+        yield (tag.end, tag.end), tag.text.replace(tag.name, twin, 1)
 
 
-def _right_to_left_edits(source: str, tag: Piece) -> Iterator[tuple[Span, str]]:
+def _right_to_left_edits(tag: Piece) -> Iterator[tuple[Span, str]]:
     """Yield a switch for the properties of a paragraph, a section or a table."""
     properties = "<w:pPr><w:bidi/></w:pPr>"
     if tag.name == "w:p":
-        if tag.kind == "open" and not _PROPERTIES.match(source, tag.end):
+        if tag.kind == "open" and not _PROPERTIES.match(tag.source, tag.end):
             yield (tag.end, tag.end), properties
         return
     name = tag.name.removesuffix("Pr")
@@ -76,7 +76,7 @@ def _right_to_left_edits(source: str, tag: Piece) -> Iterator[tuple[Span, str]]:
     if tag.kind == "empty":
         yield tag.span, f"<{tag.name}><{switch}/></{tag.name}>"
         return
-    match = _PLACES[name].search(source, tag.end)
+    match = _PLACES[name].search(tag.source, tag.end)
     if match and match[0] != f"<{switch}":
         yield (match.start(), match.start()), f"<{switch}/>"
 

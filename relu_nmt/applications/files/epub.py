@@ -13,8 +13,6 @@ from relu_nmt.applications.files.markup import (
     Piece,
     Vocabulary,
     XmlFormat,
-    attribute,
-    attribute_edit,
     check_xml,
     names,
     pieces,
@@ -41,18 +39,18 @@ class BookFormat(XmlFormat):
     )
     reader = MarkedTextReader  # of a description
 
-    def language_edits(self, source: str, tag: Piece) -> Iterator[tuple[Span, str]]:
+    def language_edits(self, tag: Piece) -> Iterator[tuple[Span, str]]:
         """Yield the language of an element or of the book, and the order of its pages."""
-        yield from super().language_edits(source, tag)
+        yield from super().language_edits(tag)
         new = self.languages.new_direction
         is_spine = tag.kind == "open" and tag.name.rpartition(":")[2] == "spine"
-        if is_spine and new == "rtl" and not _VERSION_2.search(source, 0, _MOST_BEFORE):
-            yield attribute_edit(source, tag, _ORDER, new)
+        if is_spine and new == "rtl" and not _VERSION_2.search(tag.source, 0, _MOST_BEFORE):
+            yield tag.attribute_edit(_ORDER, new)
         else:
             for name in ("dir", _ORDER):
-                if {attribute(source, tag, name), new} == {"ltr", "rtl"}:
-                    yield attribute_edit(source, tag, name, new)
-        match = _LANGUAGE.match(source, tag.end)
+                if {tag.attribute(name), new} == {"ltr", "rtl"}:
+                    yield tag.attribute_edit(name, new)
+        match = _LANGUAGE.match(tag.source, tag.end)
         if tag.name == "dc:language" and match:
             yield match.span(1), self.languages.after_translation(match[1])
 
@@ -87,5 +85,5 @@ def _values(content: bytes, name: str, key: str, value: str) -> dict[str, str]:
     values = {}
     for piece in pieces(source):
         if piece.kind in ("open", "empty") and piece.name.rpartition(":")[2] == name:
-            values[attribute(source, piece, key)] = attribute(source, piece, value)
+            values[piece.attribute(key)] = piece.attribute(value)
     return values

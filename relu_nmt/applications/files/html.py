@@ -11,9 +11,6 @@ from relu_nmt.applications.files.markup import (
     MarkupReader,
     Piece,
     Vocabulary,
-    attribute,
-    attribute_edit,
-    attributes_of,
     names,
 )
 from relu_nmt.applications.files.segments import Span, add_tag
@@ -100,11 +97,11 @@ class HtmlReader(MarkupReader):
     def text_attributes(self, piece: Piece) -> frozenset[str]:
         text_names = super().text_attributes(piece)
         if piece.name == "meta":
-            kind = attribute(self.source, piece, "name") + attribute(self.source, piece, "property")
+            kind = piece.attribute("name") + piece.attribute("property")
             if _DESCRIPTION.fullmatch(kind):
                 return text_names | {"content"}
         if piece.name == "input":
-            kind = attribute(self.source, piece, "type").lower()
+            kind = piece.attribute("type").lower()
             if kind in ("submit", "reset", "button"):
                 return text_names | {"value"}
         return text_names
@@ -197,9 +194,7 @@ class PageFormat(MarkupFormat):
     vocabulary = HTML
     reader = HtmlReader
 
-    def further_edits(
-        self, source: str, tag: Piece, is_renamed: bool
-    ) -> Iterator[tuple[Span, str]]:
+    def further_edits(self, tag: Piece, is_renamed: bool) -> Iterator[tuple[Span, str]]:
         """Yield the direction of an element, and the language of the page in its head.
 
         An element with a new language, or the page, has its direction. A block without a language
@@ -209,24 +204,23 @@ class PageFormat(MarkupFormat):
         keeping = vocabulary.inline | vocabulary.empty | vocabulary.preformatted
         new = self.languages.new_direction
         if new and tag.name != "bdo" and (is_renamed or tag.name not in keeping):
-            names_in_tag = [name for name, _ in attributes_of(source, tag)]
-            name = next((name for name in names_in_tag if name.lower() == "dir"), "dir")
-            old = attribute(source, tag, name).lower()
+            name = next((name for name, _ in tag.attributes() if name.lower() == "dir"), "dir")
+            old = tag.attribute(name).lower()
             is_named = is_renamed or tag.name == "html"
             if {old, new} == {"ltr", "rtl"} or (is_named and (old, new) == ("", "rtl")):
-                yield attribute_edit(source, tag, name, new)
+                yield tag.attribute_edit(name, new)
         if tag.name == "meta":
-            yield from self._locale_edits(source, tag)
+            yield from self._locale_edits(tag)
 
-    def _locale_edits(self, source: str, tag: Piece) -> Iterator[tuple[Span, str]]:
+    def _locale_edits(self, tag: Piece) -> Iterator[tuple[Span, str]]:
         """Yield the language of the page in its head."""
-        is_locale = attribute(source, tag, "property") == "og:locale"
-        if is_locale or attribute(source, tag, "http-equiv").lower() == "content-language":
-            content = attribute(source, tag, "content")
+        is_locale = tag.attribute("property") == "og:locale"
+        if is_locale or tag.attribute("http-equiv").lower() == "content-language":
+            content = tag.attribute("content")
             language = self.languages.after_translation(content)
             if language != content:
                 language = language.replace("-", "_") if is_locale else language
-                yield attribute_edit(source, tag, "content", language)
+                yield tag.attribute_edit("content", language)
 
 
 @formats.register("html")

@@ -302,7 +302,7 @@ class _BlockReader(HtmlReader):
 
     def add_text(self, piece: Piece) -> None:
         super().add_text(piece)
-        if "\f" in self.source[piece.begin : piece.end]:
+        if "\f" in piece.text:
             self.end_segment()
 
 

@@ -49,18 +49,48 @@ def names(text: str) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A piece of the source. Its kind is text, cdata, open, close, empty or other."""
+    """A piece of a source. Its kind is text, cdata, open, close, empty or other."""
 
+    source: str
     kind: str
     begin: int
     end: int
     name: str = ""
-    attributes: Span = (0, 0)
+    behind_name: Span = (0, 0)
 
     @property
     def span(self) -> Span:
         """Place in the source."""
         return self.begin, self.end
+
+    @property
+    def text(self) -> str:
+        """The piece as it is in the source."""
+        return self.source[self.begin : self.end]
+
+    def attributes(self) -> Iterator[tuple[str, Span]]:
+        """Yield the attributes of a tag, each with the place of its value without quotes."""
+        for match in _ATTRIBUTE.finditer(self.source, *self.behind_name):
+            begin, end = match.span(2)
+            if self.source[begin] in "\"'":
+                begin += 1
+                end -= 1
+            yield match[1], (begin, end)
+
+    def attribute(self, name: str) -> str:
+        """Return the value of an attribute, "" without it."""
+        for attribute_name, (begin, end) in self.attributes():
+            if attribute_name == name:
+                return html.unescape(self.source[begin:end])
+        return ""
+
+    def attribute_edit(self, name: str, value: str) -> tuple[Span, str]:
+        """Return the place and the text that give an attribute of a tag a value."""
+        for attribute_name, span in self.attributes():
+            if attribute_name == name:
+                return span, value
+        begin, _ = self.behind_name
+        return (begin, begin), f' {name}="{value}"'
 
 
 @dataclass(frozen=True)
@@ -104,7 +134,7 @@ def pieces(source: str, raw: frozenset[str] = frozenset()) -> Iterator[Piece]:
         begin = source.find("<", position)
         begin = len(source) if begin < 0 else begin
         if begin > position:
-            yield Piece("text", position, begin)
+            yield Piece(source, "text", position, begin)
         if begin == len(source):
             return
         piece = _tag_at(source, begin)
@@ -114,7 +144,7 @@ def pieces(source: str, raw: frozenset[str] = frozenset()) -> Iterator[Piece]:
             ending = re.compile(rf"</{re.escape(piece.name)}\b", re.IGNORECASE)
             match = ending.search(source, position)
             end = match.start() if match else len(source)
-            yield Piece("other", position, end)
+            yield Piece(source, "other", position, end)
             position = end
 
 
@@ -124,43 +154,16 @@ def _tag_at(source: str, begin: int) -> Piece:
         if source.startswith(opening, begin):
             end = source.find(closing, begin + len(opening))
             end = len(source) if end < 0 else end + len(closing)
-            return Piece("cdata" if opening == CDATA else "other", begin, end)
+            return Piece(source, "cdata" if opening == CDATA else "other", begin, end)
     match = _TAG.match(source, begin)
     if match is None:
-        return Piece("text", begin, begin + 1)
+        return Piece(source, "text", begin, begin + 1)
     kind = "open"
     if match[1]:
         kind = "close"
     elif match[3].endswith("/") and not _UNQUOTED.search(match[3]):
         kind = "empty"
-    return Piece(kind, begin, match.end(), match[2], match.span(3))
-
-
-def attributes_of(source: str, piece: Piece) -> Iterator[tuple[str, Span]]:
-    """Yield the attributes of a tag, each with the place of its value without quotes."""
-    for match in _ATTRIBUTE.finditer(source, *piece.attributes):
-        begin, end = match.span(2)
-        if source[begin] in "\"'":
-            begin += 1
-            end -= 1
-        yield match[1], (begin, end)
-
-
-def attribute(source: str, piece: Piece, name: str) -> str:
-    """Return the value of an attribute, "" without it."""
-    for attribute_name, (begin, end) in attributes_of(source, piece):
-        if attribute_name == name:
-            return html.unescape(source[begin:end])
-    return ""
-
-
-def attribute_edit(source: str, piece: Piece, name: str, value: str) -> tuple[Span, str]:
-    """Return the place and the text that give an attribute of a tag a value."""
-    for attribute_name, span in attributes_of(source, piece):
-        if attribute_name == name:
-            return span, value
-    begin, _ = piece.attributes
-    return (begin, begin), f' {name}="{value}"'
+    return Piece(source, kind, begin, match.end(), match[2], match.span(3))
 
 
 def partners(tags: Sequence[Piece]) -> dict[int, int]:
@@ -274,7 +277,7 @@ class MarkupReader:
         elif piece.kind == "close":
             self.builder.close(piece.name, [piece.span])
         elif piece.kind == "cdata" and not self.vocabulary.is_html:
-            self.builder.add_text(self._content(piece), piece.span, is_whole=True)
+            self.builder.add_text(_content(piece), piece.span, is_whole=True)
         else:
             self.builder.add_empty([piece.span])
 
@@ -300,11 +303,10 @@ class MarkupReader:
 
     def is_untranslated(self, piece: Piece) -> bool:
         """Return True for an element whose author forbids its translation."""
-        if "translate" not in self.source[piece.begin : piece.end]:
+        if "translate" not in piece.text:
             return False
-        if attribute(self.source, piece, "translate").lower() == "no":
-            return True
-        return "notranslate" in attribute(self.source, piece, "class").split()
+        forbids = piece.attribute("translate").lower() == "no"
+        return forbids or "notranslate" in piece.attribute("class").split()
 
     def add_inline(self, number: int, end: int) -> int:
         """Add an inline element, and return the number of the last piece that was read."""
@@ -322,10 +324,8 @@ class MarkupReader:
         if piece.kind == "empty":
             self.builder.add_empty([piece.span])
         else:
-            has_id = attribute(self.source, piece, "id") != ""
-            repeats = piece.name in vocabulary.repeating and not has_id
-            is_reference = "noteref" in self.source[piece.begin : piece.end]
-            may_be_note = vocabulary.is_html and is_reference
+            repeats = piece.name in vocabulary.repeating and not piece.attribute("id")
+            may_be_note = vocabulary.is_html and "noteref" in piece.text
             self.builder.open(piece.name, [piece.span], repeats=repeats, may_be_note=may_be_note)
         return number
 
@@ -346,10 +346,9 @@ class MarkupReader:
         """Return the attribute of the innermost element of XML, from this one up, that has it."""
         while number >= 0:
             piece = self.pieces[number]
-            if name in self.source[piece.begin : piece.end]:
-                value = attribute(self.source, piece, name)
-                if value:
-                    return value
+            value = piece.attribute(name) if name in piece.text else ""
+            if value:
+                return value
             number = self.parents[number]
         return ""
 
@@ -359,13 +358,10 @@ class MarkupReader:
         for number in numbers:
             piece = self.pieces[number]
             if piece.kind == "text":
-                text += html.unescape(self.source[piece.begin : piece.end])
+                text += html.unescape(piece.text)
             elif piece.kind == "cdata":
-                text += self._content(piece)
+                text += _content(piece)
         return text
-
-    def _content(self, piece: Piece) -> str:
-        return self.source[piece.begin : piece.end].removeprefix(CDATA).removesuffix("]]>")
 
     def add_text(self, piece: Piece) -> None:
         """Add text. References to letters become letters, and references to symbols stay."""
@@ -393,11 +389,16 @@ class MarkupReader:
         text_names = self.text_attributes(piece)
         if not text_names or self.is_untranslated(piece):
             return
-        for name, (begin, end) in attributes_of(self.source, piece):
+        for name, (begin, end) in piece.attributes():
             if name.lower() in text_names:
                 note = "attribute" if self.source[begin - 1] in "\"'" else "bare attribute"
                 text = html.unescape(self.source[begin:end])
                 self.found_segments.append(plain_segment(text, (begin, end), note))
+
+
+def _content(piece: Piece) -> str:
+    """Return the content of unparsed text."""
+    return piece.text.removeprefix(CDATA).removesuffix("]]>")
 
 
 def add_reference(builder: SegmentBuilder, match: re.Match[str]) -> None:
@@ -440,30 +441,28 @@ class MarkupFormat(TextFormat):
             if reader.is_skipped(piece) or piece.name in self.vocabulary.protected:
                 last = reader.partners.get(number, number)
                 continue
-            edits = list(self.language_edits(source, piece))
+            edits = list(self.language_edits(piece))
             is_renamed = any(source[slice(*span)] != new for span, new in edits)
             while scopes and number > scopes[-1][0]:
                 scopes.pop()
             if edits:
                 scopes.append((reader.partners.get(number, number), not is_renamed))
             if not (scopes and scopes[-1][1]):
-                edits += self.further_edits(source, piece, is_renamed)
+                edits += self.further_edits(piece, is_renamed)
             for (begin, end), new in sorted(edits):
                 parts += [source[position:begin], new]
                 position = end
         return "".join([*parts, source[position:]])
 
-    def further_edits(
-        self, source: str, tag: Piece, is_renamed: bool
-    ) -> Iterable[tuple[Span, str]]:
+    def further_edits(self, tag: Piece, is_renamed: bool) -> Iterable[tuple[Span, str]]:
         """Return what else changes at a tag with a new language, or outside foreign elements."""
         return ()
 
-    def language_edits(self, source: str, tag: Piece) -> Iterator[tuple[Span, str]]:
+    def language_edits(self, tag: Piece) -> Iterator[tuple[Span, str]]:
         """Yield the places of languages at a tag, and their new texts."""
-        for name, (begin, end) in attributes_of(source, tag):
+        for name, (begin, end) in tag.attributes():
             if name.lower() in ("lang", "xml:lang") and begin < end:
-                yield (begin, end), self.languages.after_translation(source[begin:end])
+                yield (begin, end), self.languages.after_translation(tag.source[begin:end])
 
     def text(self, text: str, style: str, segment: Segment) -> str:
         """Return translated text with references for the characters of markup."""

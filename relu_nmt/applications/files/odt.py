@@ -7,15 +7,7 @@ from dataclasses import replace
 from relu_nmt.applications.files import formats
 from relu_nmt.applications.files.container import ZipFormat
 from relu_nmt.applications.files.document import Document
-from relu_nmt.applications.files.markup import (
-    MarkupReader,
-    Piece,
-    Vocabulary,
-    XmlFormat,
-    attribute,
-    attribute_edit,
-    names,
-)
+from relu_nmt.applications.files.markup import MarkupReader, Piece, Vocabulary, XmlFormat, names
 from relu_nmt.applications.files.segments import Span
 
 _BEHIND_SPACE = re.compile(r"<text:(?:s|tab|line-break)\b[^<>]*/>(?:</?text:span\b[^<>]*>)*\Z")
@@ -38,8 +30,7 @@ _DEFAULT_STYLE = re.compile(r"""<style:default-style\s[^<>]*family=["']paragraph
 class _Reader(MarkupReader):
     def add_text(self, piece: Piece) -> None:
         """Add text. Keep its first space also behind an element for a space or line break."""
-        text = self.source[piece.begin : piece.end]
-        first_word = piece.begin + len(text) - len(text.lstrip())
+        first_word = piece.end - len(piece.text.lstrip())
         begin = max(0, piece.begin - _MOST_BEFORE)
         if first_word > piece.begin and _BEHIND_SPACE.search(self.source, begin, piece.begin):
             self.builder.add_empty([(piece.begin, first_word)], is_space=True)
@@ -59,22 +50,22 @@ class OdtPart(XmlFormat):
         only_in=names("text:p text:h svg:title svg:desc"),
     )
 
-    def language_edits(self, source: str, tag: Piece) -> Iterator[tuple[Span, str]]:
+    def language_edits(self, tag: Piece) -> Iterator[tuple[Span, str]]:
         """Yield the languages and the direction of a style."""
-        if ":language" in source[tag.begin : tag.end]:
-            yield from self._renaming_edits(source, tag)
+        if ":language" in tag.text:
+            yield from self._renaming_edits(tag)
         new = self.languages.new_direction
         if new and tag.name in _DIRECTED:
             begin = max(0, tag.begin - _MOST_BEFORE)
-            is_default = new == "rtl" and _DEFAULT_STYLE.search(source, begin, tag.begin)
+            is_default = new == "rtl" and _DEFAULT_STYLE.search(tag.source, begin, tag.begin)
             for name, values in (("style:writing-mode", _MODES[new]), ("fo:text-align", _MIRRORED)):
-                value = attribute(source, tag, name)
+                value = tag.attribute(name)
                 if value in values and (value or is_default):
-                    yield attribute_edit(source, tag, name, values[value])
+                    yield tag.attribute_edit(name, values[value])
 
-    def _renaming_edits(self, source: str, tag: Piece) -> Iterator[tuple[Span, str]]:
+    def _renaming_edits(self, tag: Piece) -> Iterator[tuple[Span, str]]:
         """Yield the language, the script and the country of a style for its kind of script."""
-        by_script = {kind: _language(source, tag, kind) for kind in _LANGUAGES}
+        by_script = {kind: _language(tag, kind) for kind in _LANGUAGES}
         kind = self.languages.script_kinds[1]
         translated = self.languages.in_target_script(by_script)
         if translated == by_script[kind]:
@@ -87,16 +78,16 @@ class OdtPart(XmlFormat):
         }
         for key, value in new_values.items():
             name = _LANGUAGES[kind].format(key)
-            if value != "none" or attribute(source, tag, name):
-                yield attribute_edit(source, tag, name, value)
+            if value != "none" or tag.attribute(name):
+                yield tag.attribute_edit(name, value)
         name = _LANGUAGES[kind].format("rfc-language-tag").replace("fo:", "style:")
-        if attribute(source, tag, name):
-            yield attribute_edit(source, tag, name, translated)
+        if tag.attribute(name):
+            yield tag.attribute_edit(name, translated)
 
 
-def _language(source: str, tag: Piece, kind: str) -> str:
+def _language(tag: Piece, kind: str) -> str:
     """Return the language of a style, and its country, for a kind of scripts."""
-    parts = [attribute(source, tag, _LANGUAGES[kind].format(x)) for x in ("language", "country")]
+    parts = [tag.attribute(_LANGUAGES[kind].format(x)) for x in ("language", "country")]
     return "-".join(part for part in parts if part not in ("", "none"))
 
 

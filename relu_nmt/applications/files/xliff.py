@@ -13,8 +13,6 @@ from relu_nmt.applications.files.markup import (
     Piece,
     Vocabulary,
     XmlFormat,
-    attribute,
-    attributes_of,
     check_xml,
     names,
 )
@@ -79,7 +77,7 @@ class _Reader(MarkedTextReader):
             begin, end = self._span(parts["target"])
             old_tag = self.pieces[parts["target"][0]]
             new_tag = self.source[begin : old_tag.end].removesuffix("/>").removesuffix(">") + ">"
-        head = self.source[tag.begin : tag.end]
+        head = tag.text
         if tag.name == "segment":
             head = _with_state(head, "translated")
         else:
@@ -108,12 +106,12 @@ class _Reader(MarkedTextReader):
 
     def _stays(self, tag: Piece, target: Span | None, retranslate: bool) -> bool:
         """Return True for a unit that is final or has a translation."""
-        state = attribute(self.source, tag, "state")
+        state = tag.attribute("state")
         has_target = False
         if target is not None:
-            state = attribute(self.source, self.pieces[target[0]], "state") or state
+            state = self.pieces[target[0]].attribute("state") or state
             has_target = self.text_of(range(*target)).strip() != ""
-        is_final = state in _FINAL or attribute(self.source, tag, "approved") == "yes"
+        is_final = state in _FINAL or tag.attribute("approved") == "yes"
         return is_final or (has_target and state not in _UNTRANSLATED and not retranslate)
 
     def _parts(self, numbers: range) -> dict[str, Span]:
@@ -160,7 +158,7 @@ class _Reader(MarkedTextReader):
 
     def _key(self, piece: Piece) -> str:
         """Return a name that is the same for both ends of a pair."""
-        values = (attribute(self.source, piece, name) for name in ("rid", "startRef", "id"))
+        values = map(piece.attribute, ("rid", "startRef", "id"))
         return f"pair {next(filter(None, values), '')}"
 
 
@@ -177,14 +175,14 @@ class XliffFormat(XmlFormat):
         check_xml(source)
         return _Reader(source, self.vocabulary).units(self.options.retranslate)
 
-    def language_edits(self, source: str, tag: Piece) -> Iterator[tuple[Span, str]]:
+    def language_edits(self, tag: Piece) -> Iterator[tuple[Span, str]]:
         """Yield the language of the targets if it is missing."""
         if tag.kind != "open" or not tag.name.endswith(_NAMING):
             return
-        places = dict(attributes_of(source, tag))
+        places = dict(tag.attributes())
         for source_name, target_name in _LANGUAGES:
             begin, end = places.get(target_name, (tag.end - 1, tag.end - 1))
-            if begin == end and attribute(source, tag, source_name):
+            if begin == end and tag.attribute(source_name):
                 language = self.languages.tag
                 is_new = target_name not in places
                 yield (begin, end), f' {target_name}="{language}"' if is_new else language
