@@ -28,29 +28,20 @@ from relu_nmt.training.schedules import ScheduleConfig
 from relu_nmt.training.state import Components
 from relu_nmt.training.update import Update
 
-RESERVED = 0.01
-"""Share of a budget of time that is kept for the last checkpoint."""
-VALIDATION_COST = 0.4
-"""Updates that take as long as a batch of validation."""
-MOST_VALIDATING = 0.05
-"""Largest share of the time for validations."""
-WARMUP = 0.1
-"""Share of the updates for the warm-up of the rate."""
-MOST_WARMUP = 1 / 3
-"""Largest share of the updates for a warm-up that is longer than WARMUP."""
+RESERVED = 0.01  # share of a budget of time that is kept for the last checkpoint
+VALIDATION_COST = 0.4  # updates that take as long as a batch of validation
+MOST_VALIDATING = 0.05  # largest share of the time for validations
+WARMUP = 0.1  # share of the updates for the warm-up of the rate
+MOST_WARMUP = 1 / 3  # largest share of the updates for a warm-up that is longer than WARMUP
 VALIDATIONS = 10
 LOG_LINES = 50
 MOST_BETWEEN_LINES = 100
-AVERAGED = 9
-"""The average of the weights covers about the last 1 / AVERAGED of the updates."""
+AVERAGED = 9  # the average of the weights covers about the last 1 / AVERAGED of the updates
 MOST_DECAY = 0.9999
-GAIN = 0.95
-"""bfloat16 is chosen if its time is below this share of the time in float32."""
+GAIN = 0.95  # bfloat16 is chosen if its time is below this share of the time in float32
 TIMED_UPDATES = 8
-MOST_TRYING = 0.03
-"""The share of a budget of time after which a trial ends early."""
-UNTIMED_UPDATES = 1
-"""First updates of a trial, which compile kernels and allocate memory, and are not timed."""
+MOST_TRYING = 0.03  # share of a budget of time after which a trial ends early
+UNTIMED_UPDATES = 1  # first updates of a trial, which are slow: they compile kernels
 
 SettingsT = TypeVar("SettingsT")
 

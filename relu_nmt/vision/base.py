@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
 INIT_STD = 0.02
 NORM_EPS = 1e-6
-STAGE_NORM_EPS = 1e-5
-"""The margin of the norms of models whose blocks come in stages."""
+STAGE_NORM_EPS = 1e-5  # margin of the norms of models whose blocks come in stages
 
 
 class Grid(NamedTuple):
@@ -63,8 +62,7 @@ class VisionModel(nn.Module):
 
     num_tokens: int  # of an image of ``config.image_size`` in the first block
     head: nn.Linear
-    classifier: ClassVar[tuple[str, ...]] = ("norm", "head")
-    """Names of the parts that a backbone does not use."""
+    classifier: ClassVar[tuple[str, ...]] = ("norm", "head")  # parts that a backbone lacks
 
     def __init__(self, config: VisionTransformerConfig) -> None:
         super().__init__()
@@ -320,8 +318,7 @@ class ImageObjective(RegularizedObjective):
         """Return the cross-entropy of a batch, summed over its images."""
         logits = self.model(batch.images).logits  # [B, C]
         smoothing = self.label_smoothing if self.training else 0.0
-        with torch.no_grad():
-            guesses = logits.argmax(1)
+        guesses = logits.argmax(1)
         loss = self._criterion(logits, batch.labels, smoothing)
         correct = (guesses == batch.labels).sum()
         # Both losses are linear in the target, so a mixed target is a weighted sum of two losses.

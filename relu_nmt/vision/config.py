@@ -319,13 +319,6 @@ ENDINGS = re.compile(
     r"(?P<shape>.+?)(_(patch|p)(?P<patch_size>\d+(x\d+)?))?(_window(?P<window_size>\d+))?"
     r"(_(?P<image_size>\d+(x\d+)?))?"
 )
-NAMED_SETTINGS = {
-    "vit": {"patch_size", "image_size"},
-    "xcit": {"patch_size", "image_size"},
-    "swin": {"patch_size", "window_size", "image_size"},
-    "cvt": {"image_size"},
-}
-"""The settings that the end of a name can give, by family."""
 
 
 class Architectures(dict[str, dict[str, Any]]):
@@ -354,7 +347,8 @@ class Architectures(dict[str, dict[str, Any]]):
         shape = dict(self[match["shape"]])
         for size in ("patch_size", "window_size", "image_size"):
             if match[size]:
-                if size not in NAMED_SETTINGS[shape.get("family", "vit")]:
+                needs = options_of(VisionTransformerConfig)[size].needs
+                if needs and shape.get("family", "vit") not in needs:
                     raise KeyError(name)
                 sides = tuple(map(int, match[size].split("x")))
                 shape[size] = sides if len(sides) > 1 else sides[0]

@@ -16,8 +16,7 @@ from relu_nmt.vision import vision_blocks
 from relu_nmt.vision.base import Grid, drop_paths, initialize, mechanism, pre_norm
 from relu_nmt.vision.config import VisionTransformerConfig
 
-BASE_DIM = 128
-"""Width of queries and keys of gated attention units in the paper."""
+BASE_DIM = 128  # width of queries and keys of gated attention units in the paper
 
 
 class GatedAttentionUnit(nn.Module):

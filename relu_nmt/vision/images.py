@@ -123,6 +123,12 @@ def open_images(path: str | os.PathLike[str], least_classes: int = 2) -> dict[st
     return sets
 
 
+def sets_besides_train(path: str | os.PathLike[str], least_classes: int = 2) -> list[ImageSet]:
+    """Return the sets of a path to measure a model on: all but ``train``, or else the only set."""
+    first, *further = open_images(path, least_classes).values()
+    return further or [first]
+
+
 def _sets_of_table(source: Path, parts: Sequence[str], least_classes: int) -> dict[str, ImageSet]:
     """Return the images of an archive or of tables by part, the training part first."""
     rows, classes = image_files.open_table(source, parts, least_classes)

@@ -117,11 +117,7 @@ class Languages:
         return self.tag if self._is_replaced(name) else name
 
     def in_target_script(self, names: Mapping[str, str]) -> str:
-        """Return the language of texts in the target script.
-
-        Args:
-            names: languages before the translation, "" or the name for each kind of script.
-        """
+        """Return the language of texts in the target script, from ``names`` by kind of script."""
         source_kind, target_kind = self.script_kinds
         name = names[target_kind]
         is_target = f"{name}-".startswith(f"{self.tag}-") and not self._is_replaced(name)
@@ -162,10 +158,6 @@ def _main_part(language: str) -> str:
 
 def format_name(path: str | os.PathLike[str], name: str | None = None) -> str:
     """Return the name of a file's format: ``name``, or else the format of the path's ending.
-
-    Raises:
-        ConfigError: there is no such format.
-        DataError: the file is of a kind that is not read.
 
     Example:
         >>> format_name("page.html"), format_name("talk.de"), format_name("talk.de", "markdown")
@@ -208,15 +200,7 @@ def translated(
 ) -> bytes:
     """Return the content of a file with its text translated.
 
-    Args:
-        content: the bytes of the file.
-        name: name of the format.
-        translate: translates the segments.
-        options: options of the formats.
-        languages: languages of the translation, which the file names.
-
-    Raises:
-        DataError: the file is damaged, too large or not of this format.
+    ``name`` is the name of the format. The file names the ``languages`` of the translation.
     """
     from relu_nmt.applications.files.document import MOST_BYTES
 
@@ -236,13 +220,7 @@ def translate_file(
     name: str,
     languages: Languages = UNKNOWN_LANGUAGES,
 ) -> None:
-    """Translate a file of a format, and write the result. After an error nothing is written.
-
-    See :func:`translated` for the arguments.
-
-    Raises:
-        DataError: the file cannot be read or written, or is damaged.
-    """
+    """Translate a file as :func:`translated`. After an error nothing is written."""
     with reporting(f"{path}: cannot read it"):
         content = Path(path).read_bytes()
     with reporting(path, caught=DataError):

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from relu_nmt.applications.files.segments import Protected, Segment, Span
 from relu_nmt.translation.search.symbol_texts import WITHOUT_SPACES
 
-Link = tuple[Span, Span]
-"""Characters of a source word and of the target word that it is aligned to."""
+Link = tuple[Span, Span]  # a source word, and the target word that it is aligned to
 _MARKS = "\u0300-\u036f\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0900-\u0dff\u200c\u200d"
 """Marks that belong to the letter before them."""
 # In scripts without spaces between words, a tag may stand between any two letters.
@@ -39,19 +38,12 @@ class AlignedText:
 
 @dataclass
 class Word:
-    """A word or mark of a translation.
+    """A word or mark of a translation."""
 
-    Args:
-        before: white space in front of the word.
-        text: the word.
-        source: number of its source word. None: unknown.
-        protected: the text of the source that the word stands for, if it is not translated.
-    """
-
-    before: str
+    before: str  # white space in front of the word
     text: str
-    source: int | None = None
-    protected: Protected | None = None
+    source: int | None = None  # number of its source word. None: unknown.
+    protected: Protected | None = None  # the text that it stands for, if that is not translated
 
 
 def word_spans(text: str, protected: Iterable[Span] = ()) -> list[Span]:

@@ -45,11 +45,7 @@ class ZipFormat(FileFormat):
 
 
 def read_parts(content: bytes) -> dict[str, bytes]:
-    """Return the parts of a zip file by their names.
-
-    Raises:
-        DataError: the file is damaged, encrypted, or a zip bomb.
-    """
+    """Return the parts of a zip file by name (DataError: damaged, encrypted, or a zip bomb)."""
     with (
         reporting("it is damaged", caught=ZIP_DAMAGES),
         zipfile.ZipFile(io.BytesIO(content)) as archive,

@@ -14,8 +14,7 @@ from relu_nmt.applications.files.placing import PlainText, marked_parts
 from relu_nmt.applications.files.segments import Segment, Span
 from relu_nmt.errors import DataError
 
-MOST_BYTES = 64 * 2**20
-"""Most bytes of a file, and of all parts of a zip file together."""
+MOST_BYTES = 64 * 2**20  # most bytes of a file, and of all parts of a zip file together
 BYTE_ORDER_MARKS = {
     codecs.BOM_UTF8: "utf-8",
     codecs.BOM_UTF16_LE: "utf-16-le",
@@ -29,29 +28,16 @@ ReadSource = Callable[[Span], str]
 
 @dataclass(frozen=True)
 class Document:
-    """A document that was read.
+    """A document that was read."""
 
-    Args:
-        segments: its segments in reading order.
-        written: returns the file with a translation for each segment.
-    """
-
-    segments: Sequence[Segment]
-    written: Callable[[Sequence[AlignedText]], bytes]
+    segments: Sequence[Segment]  # in reading order
+    written: Callable[[Sequence[AlignedText]], bytes]  # the file with a translation for each
 
 
 class FileFormat(ABC):
-    """A file format. Register the class with :data:`formats` to add one.
+    """A file format. Register the class with :data:`formats` to add one."""
 
-    Args:
-        options: options of the formats.
-        languages: languages of the translation.
-
-    Attributes:
-        reads: names of the options that the format reads. Others are refused.
-    """
-
-    reads: ClassVar[frozenset[str]] = frozenset()
+    reads: ClassVar[frozenset[str]] = frozenset()  # options that it reads. Others are refused.
 
     def __init__(self, options: FileOptions, languages: Languages = UNKNOWN_LANGUAGES) -> None:
         self.options = options
@@ -63,13 +49,9 @@ class FileFormat(ABC):
 
 
 class TextFormat(FileFormat):
-    """A format whose files are text. Segments are spans of the text, and may contain segments.
+    """A format whose files are text. Segments are spans of the text, and may contain segments."""
 
-    Attributes:
-        keeps_equal: a segment keeps its source if its translation is the same text.
-    """
-
-    keeps_equal = True
+    keeps_equal = True  # a segment keeps its source if its translation is the same text
 
     def read(self, content: bytes) -> Document:
         mark = max(filter(content.startswith, BYTE_ORDER_MARKS), key=len, default=b"")

@@ -32,8 +32,7 @@ _KEEPING_TAG = re.compile(r"""<w:t\s+xml:space\s*=\s*["']preserve["']\s*>""")
 _NOTHING = re.compile(r"(?!)")
 _WHITE_SPACE = " \t\r\n"
 _FIRST_SPACE = re.compile(rf"(?<=>)[ \t]+|{KEPT_SPACE.pattern}")
-_PLAIN = " "
-"""Style of a run without properties."""
+_PLAIN = " "  # style of a run without properties
 
 
 class _Reader(MarkupReader):

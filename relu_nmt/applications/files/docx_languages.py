@@ -32,8 +32,7 @@ _TWINS = {
     "ltr": {"w:bCs": "w:b", "w:iCs": "w:i", "w:szCs": "w:sz"},
 }
 """Properties of runs that have another name in the new direction."""
-_MOST_BETWEEN = 1_000
-"""Most characters between two properties of a run."""
+_MOST_BETWEEN = 1_000  # most characters between two properties of a run
 
 
 def language_edits(languages: Languages, tag: Piece) -> Iterator[tuple[Span, str]]:

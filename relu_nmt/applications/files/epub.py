@@ -23,8 +23,7 @@ _LANGUAGE = re.compile(r"\s*([\w-]+)")
 _ORDER = "page-progression-direction"
 _VERSION_2 = re.compile(r"""<(?:\w+:)?package\b[^<>]*\sversion\s*=\s*["']2""")
 """A book of EPUB 2, which names no order of its pages."""
-_MOST_BEFORE = 2_000
-"""Characters at the start of a package in which its version is sought."""
+_MOST_BEFORE = 2_000  # characters at the start of a package in which its version is sought
 
 
 class ChapterFormat(PageFormat, XmlFormat):

@@ -43,8 +43,7 @@ _BLOCKS = names(
 )
 _CHOICES = names("select optgroup option")
 """Elements that divide words, as blocks do, but are tags only in pairs."""
-_ALONE = names("br hr img input wbr col meta")
-"""Elements without a closing tag."""
+_ALONE = names("br hr img input wbr col meta")  # elements without a closing tag
 _OTHERS = names("html head body meta link script button")
 _VALUES = (
     r'""(?:[^\s"<>][^"<>]*)?""',

@@ -21,10 +21,8 @@ from relu_nmt.applications.files.segments import (
 )
 from relu_nmt.errors import DataError
 
-MOST_PIECES = 2_000_000
-"""Most tags and texts of a file."""
-MOST_DEPTH = 200
-"""Most levels of nested elements. No real document has more."""
+MOST_PIECES = 2_000_000  # most tags and texts of a file
+MOST_DEPTH = 200  # most levels of nested elements. No real document has more.
 KNOWN_DOCTYPES = ("-//W3C//", "-//NISO//DTD ncx", "-//OASIS//DTD XLIFF", "-//OpenOffice.org//")
 """Beginnings of public names that programs write. Their files are never read."""
 _TAG = re.compile(r"""<(/?)([A-Za-z_][^\s/<>]*)(?![^\s/<>])((?:[^<>"']|"[^"]*"|'[^']*')*)>""")
@@ -95,36 +93,23 @@ class Piece:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Roles of the elements of a format.
+    """Roles of the elements of a format."""
 
-    Args:
-        inline: elements within a text, in pairs.
-        repeating: inline elements that may become several, as ``<b>`` may.
-        empty: elements within a text that have no words of it. A text in them is its own segment.
-        spaces: empty elements that stand for a space.
-        dividing: elements within a text that divide words.
-        protected: elements within a text whose words are not translated.
-        skipped: elements without text to translate.
-        attributes: attributes that are text, by element. ``*`` stands for all elements.
-        only_in: elements that have text. Other elements in them are inline or else empty. None:
-            all elements have text.
-        raw: elements whose content is not parsed for tags.
-        preformatted: elements whose lines and spaces stay.
-        is_html: names may be in capitals, and ``<![CDATA[`` is a comment.
-    """
-
-    inline: frozenset[str]
-    repeating: frozenset[str] = frozenset()
+    inline: frozenset[str]  # elements within a text, in pairs
+    repeating: frozenset[str] = frozenset()  # inline elements that may become several, as ``<b>``
+    # Elements within a text that have no words of it. A text in them is its own segment.
     empty: frozenset[str] = frozenset()
-    spaces: frozenset[str] = frozenset()
-    dividing: frozenset[str] = frozenset()
-    protected: frozenset[str] = frozenset()
-    skipped: frozenset[str] = frozenset()
+    spaces: frozenset[str] = frozenset()  # empty elements that stand for a space
+    dividing: frozenset[str] = frozenset()  # elements within a text that divide words
+    protected: frozenset[str] = frozenset()  # elements within a text whose words stay
+    skipped: frozenset[str] = frozenset()  # elements without text to translate
+    # Attributes that are text, by element. ``*`` stands for all elements.
     attributes: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    # Elements that have text. Other elements in them are inline or else empty. None: all have text.
     only_in: frozenset[str] | None = None
-    raw: frozenset[str] = frozenset()
-    preformatted: frozenset[str] = frozenset()
-    is_html: bool = False
+    raw: frozenset[str] = frozenset()  # elements whose content is not parsed for tags
+    preformatted: frozenset[str] = frozenset()  # elements whose lines and spaces stay
+    is_html: bool = False  # names may be in capitals, and ``<![CDATA[`` is a comment
 
 
 def pieces(source: str, raw: frozenset[str] = frozenset()) -> Iterator[Piece]:
@@ -167,11 +152,7 @@ def _tag_at(source: str, begin: int) -> Piece:
 
 
 def partners(tags: Sequence[Piece]) -> dict[int, int]:
-    """Return the number of the closing tag of each opening tag that has one.
-
-    Raises:
-        DataError: the elements are nested too deeply.
-    """
+    """Return the number of the closing tag of each opening tag that has one."""
     open_tags: dict[str, list[int]] = {}
     closing_of = {}
     for number, piece in enumerate(tags):
@@ -190,11 +171,7 @@ def partners(tags: Sequence[Piece]) -> dict[int, int]:
 
 
 def check_xml(content: bytes | str) -> None:
-    """Check that XML is well formed, and needs nothing from outside.
-
-    Raises:
-        DataError: it is not well formed, needs another file, or declares entities.
-    """
+    """Raise a DataError for XML that is not well formed, needs a file, or declares entities."""
     parser = expat.ParserCreate()
 
     def check_doctype(name: str, system: str | None, public: str | None, subset: int) -> None:
@@ -214,12 +191,7 @@ def check_xml(content: bytes | str) -> None:
 
 
 class MarkupReader:
-    """Finds the segments of HTML or XML: the texts between tags that are not inline.
-
-    Args:
-        source: the text of the file.
-        vocabulary: the roles of the elements.
-    """
+    """Finds the segments of HTML or XML: the texts between tags that are not inline."""
 
     def __init__(self, source: str, vocabulary: Vocabulary) -> None:
         self.source = source
@@ -414,12 +386,7 @@ def add_reference(builder: SegmentBuilder, match: re.Match[str]) -> None:
 
 
 class MarkupFormat(TextFormat):
-    """A format of HTML or XML.
-
-    Attributes:
-        vocabulary: the roles of the elements.
-        reader: finds the segments.
-    """
+    """A format of HTML or XML."""
 
     vocabulary: ClassVar[Vocabulary]
     reader: ClassVar[type[MarkupReader]] = MarkupReader

@@ -11,15 +11,14 @@ from relu_nmt.applications.files.markup import MarkupReader, Piece, Vocabulary, 
 from relu_nmt.applications.files.segments import Span
 
 _BEHIND_SPACE = re.compile(r"<text:(?:s|tab|line-break)\b[^<>]*/>(?:</?text:span\b[^<>]*>)*\Z")
-_MOST_BEFORE = 500
-"""Characters before a text or tag in which its surroundings are sought."""
+_MOST_BEFORE = 500  # characters before a text or tag in which its surroundings are sought
 _LANGUAGES = {"western": "fo:{}", "asian": "style:{}-asian", "complex": "style:{}-complex"}
 """Attributes for the languages of the kinds of scripts."""
 _MODES = {
     "rtl": {"lr-tb": "rl-tb", "lr": "rl", "": "rl-tb"},
     "ltr": {"rl-tb": "lr-tb", "rl": "lr"},
 }
-"""Writing modes of the old direction, and those of the new direction."""
+"""Writing modes of the new direction, by the modes of the old direction."""
 _MIRRORED = {"left": "right", "start": "right", "end": "left", "right": "left", "": "right"}
 """Alignments for the new direction. LibreOffice means left by start in both directions."""
 _DIRECTED = names("style:paragraph-properties style:page-layout-properties style:table-properties")

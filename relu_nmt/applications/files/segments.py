@@ -9,22 +9,17 @@ from typing import Any
 
 from relu_nmt.errors import DataError
 
-MOST_CHARACTERS = 100_000
-"""Longest segment. No real paragraph is longer."""
+MOST_CHARACTERS = 100_000  # longest segment. No real paragraph is longer.
 MOST_TAGS = 2_000
-MOST_NESTED = 50
-"""Most levels of nested tags."""
-Span = tuple[int, int]
-"""Characters ``begin`` to ``end - 1`` of a text."""
+MOST_NESTED = 50  # most levels of nested tags
+Span = tuple[int, int]  # characters ``begin`` to ``end - 1`` of a text
 _SPACE = re.compile(r"[ \t\r\n\f]+")
 KEPT_SPACE = re.compile(r"\r?\n[ \t\r\n]*|[ \t]{2,}|\t")
 """White space other than a single space, for formats that show it as it is."""
 _BEFORE_NOTE = re.compile(r"(?:[^\W\d_]{4}|[^\w\s])\Z")
 """Text before a note's number. A word of up to three letters is a unit, as in m<sup>2</sup>."""
-_NOTES = ("sup", "html sup")
-"""Names of pairs that may be the number of a note."""
-_LINKS = ("a", "html a", "[")
-"""Names of pairs that divide words where they touch, as the links of a menu do."""
+_NOTES = ("sup", "html sup")  # names of pairs that may be the number of a note
+_LINKS = ("a", "html a", "[")  # pairs that divide words where they touch, as links of a menu do
 _PROTECTED = re.compile(
     r"""
     (?:https?|ftp)://[^\s<>"']*[^\s<>"'.,;:!?)\]]      # addresses of pages
@@ -45,66 +40,44 @@ _PROTECTED = re.compile(
 
 @dataclass(eq=False)
 class Tag:
-    """Markup within a segment: a pair around ``text[begin:end]``, or an empty tag at ``begin``.
-
-    Args:
-        opening: spans of the source that are the opening tag, or the whole empty tag.
-        closing: spans of the source that are the closing tag.
-        repeats: a pair may become several, as ``<b>`` may.
-        is_space: an empty tag stands for a space, as a line break does. A tag without a source
-            divides words that touch there, and stands for a space only behind other markup.
-        is_spaced: a tag without words has a space on both sides.
-        style: what a format keeps of the tag for the text within.
-        may_be_note: the text within a pair may be the number of a note.
-        keeps_text: the text within a pair is not translated.
-        start: for an empty tag that ends a span, the empty tag that begins the span.
-        children: tags within the pair.
-    """
+    """Markup within a segment: a pair around ``text[begin:end]``, or an empty tag at ``begin``."""
 
     begin: int
     end: int
-    opening: Sequence[Span] = ()
-    closing: Sequence[Span] = ()
-    repeats: bool = False
+    opening: Sequence[Span] = ()  # spans of the source: the opening tag, or the whole empty tag
+    closing: Sequence[Span] = ()  # spans of the source: the closing tag
+    repeats: bool = False  # a pair may become several, as ``<b>`` may
+    # An empty tag stands for a space, as a line break does. A tag without a source divides words
+    # that touch there, and stands for a space only behind other markup.
     is_space: bool = False
-    is_spaced: bool = False
-    style: str = ""
-    may_be_note: bool = False
-    keeps_text: bool = False
-    start: "Tag | None" = None
-    children: list["Tag"] = field(default_factory=list)
+    is_spaced: bool = False  # a tag without words has a space on both sides
+    style: str = ""  # form of the text within, as a format writes it
+    may_be_note: bool = False  # the text within a pair may be the number of a note
+    keeps_text: bool = False  # the text within a pair is not translated
+    start: "Tag | None" = None  # for an empty tag that ends a span, the tag that begins the span
+    children: list["Tag"] = field(default_factory=list)  # tags within the pair
 
 
 @dataclass(frozen=True)
 class Protected:
-    """A text within a segment that is not translated: ``text[begin:end]``.
-
-    ``source`` are its spans in the source, including the marks of a code span. Without them the
-    text itself is written.
-    """
+    """A text within a segment that is not translated: ``text[begin:end]``."""
 
     begin: int
     end: int
+    # Spans of the source with it, and with the marks of a code span. Without them the text itself
+    # is written.
     source: Sequence[Span] = ()
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A text to translate, such as a paragraph, and its markup.
+    """A text to translate, such as a paragraph, and its markup."""
 
-    Args:
-        text: the text with single spaces.
-        span: characters of the source that a translation replaces.
-        tags: inline markup in order. Tags within tags are their children.
-        protected: texts that are not translated, in order.
-        note: value that the format needs to write the segment.
-    """
-
-    text: str
-    span: Span
-    tags: Sequence[Tag] = ()
-    protected: Sequence[Protected] = ()
-    note: Any = ""
+    text: str  # with single spaces
+    span: Span  # characters of the source that a translation replaces
+    tags: Sequence[Tag] = ()  # inline markup in order. Tags within tags are their children.
+    protected: Sequence[Protected] = ()  # texts that are not translated, in order
+    note: Any = ""  # value that the format needs to write the segment
 
 
 class SegmentBuilder:

@@ -48,23 +48,16 @@ class _Sentence:
 
 @dataclass
 class SegmentTranslator:
-    """Translates segments with a model. The search is forced to write terms of a glossary.
-
-    Args:
-        translator: the model.
-        config: settings of the search.
-        windows: division of the documents. None: as in training.
-        glossary: target terms by source terms.
-        terms: further fields of :class:`TranslationRequest` (``banned=["term"]``).
-        search: searches windows, and adds their sentences to ``num_done``. This number can exceed
-            ``num_sentences``, since some are translated twice. None: the translator's search.
-    """
+    """Translates segments with a model. The search is forced to write terms of a glossary."""
 
     translator: Translator
     config: GenerationConfig = field(default_factory=GenerationConfig)
-    windows: WindowConfig | None = None
-    glossary: Mapping[str, str] = field(default_factory=dict)
+    windows: WindowConfig | None = None  # division of the documents. None: as in training.
+    glossary: Mapping[str, str] = field(default_factory=dict)  # target terms by source terms
+    # Further fields of :class:`TranslationRequest` (``banned=["term"]``).
     terms: Mapping[str, Any] = field(default_factory=dict)
+    # Searches windows, and adds their sentences to ``num_done``. This number can exceed
+    # ``num_sentences``, since some are translated twice. None: the translator's search.
     search: Search | None = None
 
     def __post_init__(self) -> None:
@@ -241,11 +234,7 @@ def joined(
 
 
 def read_glossary(path: str) -> dict[str, str]:
-    """Read a glossary: lines of a source term, a tab and its target term.
-
-    Raises:
-        DataError: the file cannot be read, or a line has another form.
-    """
+    """Read a glossary: lines of a source term, a tab and its target term."""
     glossary = {}
     for number, line in enumerate(read_lines(path), 1):
         terms = [term.strip() for term in line.split("\t")]

@@ -26,10 +26,8 @@ _SPEAKER = re.compile(
 )
 """A dash, perhaps behind tags, or a tag that names the speaker."""
 _END = re.compile(r"[.!?…:;♪\"”»\])。！？]$")
-MOST_CUES = 6
-"""Most cues of one sentence."""
-MOST_SENTENCE = 1_000
-"""Most characters of a sentence that is divided among cues."""
+MOST_CUES = 6  # most cues of one sentence
+MOST_SENTENCE = 1_000  # most characters of a sentence that is divided among cues
 # Costs of a word that is not in its source word's cue, of an unaligned word, of an empty cue.
 WRONG_PART = 1.0
 UNKNOWN_PART = 0.5

@@ -20,8 +20,7 @@ from relu_nmt.applications.files.segments import Segment, Span
 
 _OPENING = names("bpt bx sc sm")
 _CLOSING = names("ept ex ec em")
-_NAMING = ("xliff", "file")
-"""Elements that name the languages, in versions 2 and 1.2."""
+_NAMING = ("xliff", "file")  # elements that name the languages, in versions 2 and 1.2
 _LANGUAGES = (("srcLang", "trgLang"), ("source-language", "target-language"))
 _FINAL = names("final signed-off")
 _UNTRANSLATED = names("new needs-translation initial")

@@ -10,14 +10,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from relu_nmt.applications.sweep import steps
-from relu_nmt.applications.sweep.steps import Step, SweepDescription, SweepModel, models_in
-from relu_nmt.config.stored import checked, parse_json
+from relu_nmt.applications.sweep.steps import (
+    Step,
+    SweepDescription,
+    SweepModel,
+    models_in,
+    read_json,
+)
+from relu_nmt.config.stored import checked
 from relu_nmt.data.split import LENGTHS_FILE
 from relu_nmt.errors import DataError, ReluNmtError, reporting
 from relu_nmt.evaluation import significance
 from relu_nmt.evaluation.document_scores import DEFAULT_EDGES, length_buckets
 from relu_nmt.evaluation.significance import SegmentStatistics
-from relu_nmt.io.safe_write import plain_file
 from relu_nmt.training.save_dir import TrainingResult
 
 NOT_CONVERGED = "not converged"
@@ -171,7 +176,7 @@ def _add_evaluation(cell: Cell, step: Step, training: Step) -> None:
 
 
 def _add_scores(cell: Cell, step: Step) -> None:
-    results = _read_json(step.path(".results.json"))
+    results = read_json(step.path(".results.json"))
     record = columns_of(results, EVALUATION)
     # Refuse results without the score that every table needs.
     if "d_bleu" not in record:
@@ -180,12 +185,12 @@ def _add_scores(cell: Cell, step: Step) -> None:
     # Add statistics, which mechanisms without weights lack.
     path = step.path(".attention.json")
     if path.exists():
-        weights = _read_json(path)
+        weights = read_json(path)
         record |= columns_of(weights["slots"], {"*": WEIGHTS})
         record |= columns_of(weights.get("overall"), WEIGHTS, ALL_SLOTS)
     path = step.path(".memory.json")
     if path.exists():
-        memories = _read_json(path)
+        memories = read_json(path)
         record["feed_forward"] = memories["feed_forward"]
         # Report the size only if all modules have the same.
         sizes = {module["size"] for module in memories["modules"].values()}
@@ -228,10 +233,6 @@ def columns_of(content: Any, columns: Any, *names: str) -> Record:
     return record
 
 
-def _read_json(path: Path) -> Any:
-    return parse_json(plain_file(path).read_bytes())
-
-
 def _known(record: Record) -> Record:
     """Return the columns with a value. Other columns stay empty in results.csv."""
     return {name: value for name, value in record.items() if value is not None}
@@ -270,7 +271,7 @@ def _training_record(step: Step) -> Record:
         "python": machine.get("python"),
     }
     with suppress(*DAMAGE):
-        lengths = _read_json(step.checkpoints / LENGTHS_FILE)
+        lengths = read_json(step.checkpoints / LENGTHS_FILE)
         for part in lengths["splits"].get("train", []):
             prefix = f"train[{part['max_doc_tokens']}]" if step.model.is_mixture else "train"
             record |= columns_of(part, LENGTHS, prefix)
@@ -285,7 +286,7 @@ def _contrast_record(step: Step) -> Record:
     path = step.path(".results.json")
     advice = f"delete {step.path('.json')} to score the contrasts again"
     with reporting(f"{path}: damaged; {advice}", caught=DAMAGE):
-        for entry in _read_json(path):
+        for entry in read_json(path):
             # Each category has columns for accuracy (context or alone), chance and contrasts.
             if entry.get("name") == "accuracy":
                 kind = "alone" if entry["context"] == "0" else "context"

@@ -209,7 +209,7 @@ class SweepSettings:
         if not self.data:
             message = "DATA is missing: give the data folder, as relu-nmt-preprocess made it"
             raise ConfigError(message)
-        self.length  # noqa: B018
+        _ = self.length
 
     @property
     def variant_flags(self) -> dict[str, tuple[str, ...]]:

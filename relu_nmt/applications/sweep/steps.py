@@ -231,10 +231,15 @@ SWEEP_FORM = {
 """The form of the description of a sweep."""
 
 
+def read_json(path: Path) -> Any:
+    """Return the content of a file of the sweep."""
+    return parse_json(plain_file(path).read_bytes())
+
+
 def read_step(path: Path, length: int | None = None) -> Step | None:
     """Return the step whose state is in a file, or None without a file."""
     try:
-        content = parse_json(plain_file(path).read_bytes())
+        content = read_json(path)
         values: dict[str, Any] = checked(STEP_FORM, content, "step")
         if values["status"] not in STATES:
             raise ValueError(f"step 'status': expected one of {', '.join(STATES)}")
@@ -267,7 +272,7 @@ def read_description(folder: Path) -> SweepDescription | None:
     """Return the description of a folder's sweep, or None if the folder has no sweep."""
     path = folder / SWEEP_FILE
     try:
-        content = checked(SWEEP_FORM, parse_json(plain_file(path).read_bytes()))
+        content = checked(SWEEP_FORM, read_json(path))
         values = content["settings"]
         # Two fields are no options of SweepSettings.
         user_modules = values.pop("user_modules")

@@ -31,8 +31,8 @@ from relu_nmt.vision.images import (
     ImageBatches,
     ImageSet,
     add_set,
-    open_images,
     reporter_of_damaged,
+    sets_besides_train,
     with_classes_of,
 )
 from relu_nmt.vision.loading import BATCH_SIZE, ImageClassifier
@@ -221,9 +221,7 @@ def evaluation_sets(paths: tuple[str, ...]) -> dict[str, ImageSet]:
     """Return the sets of images to evaluate on, by name."""
     sets: dict[str, ImageSet] = {}
     for path in paths:
-        # A path has one set, or train and then others.
-        train, *further = open_images(path, least_classes=1).values()
-        for images in further or [train]:
+        for images in sets_besides_train(path, least_classes=1):
             sets = add_set(sets, images)
     return sets
 

@@ -26,7 +26,13 @@ from relu_nmt.jobs.vision_evaluate.settings import EVALUATION_BATCH
 from relu_nmt.jobs.vision_probe.settings import JOINED_BLOCKS
 from relu_nmt.jobs.vision_probe.settings import ProbeImagesSettings as Settings
 from relu_nmt.vision import probes
-from relu_nmt.vision.images import ImageBatches, ImageSet, open_images, with_classes_of
+from relu_nmt.vision.images import (
+    ImageBatches,
+    ImageSet,
+    open_images,
+    sets_besides_train,
+    with_classes_of,
+)
 from relu_nmt.vision.loading import ImageClassifier
 from relu_nmt.vision.transforms import ImageTransform
 
@@ -101,12 +107,10 @@ def _say_few(train: ImageSet, options: Settings) -> None:
 def _data_set(train_path: str, test_path: str) -> tuple[ImageSet, ImageSet]:
     """Return the training set, and the test set: the only set of its path besides train."""
     train, *_ = open_images(train_path).values()
-    first, *further = open_images(test_path).values()
-    if len(further) > 1:
-        names = ", ".join(images.name for images in (first, *further))
+    test, *further = sets_besides_train(test_path)
+    if further:
+        names = ", ".join(open_images(test_path))
         raise DataError(f"--test {test_path}: holds {names}; give the path of one")
-    test = further[0] if further else first
-    # Number the test classes like the classes of the training set.
     return train, with_classes_of(test, train.classes, train_path)
 
 

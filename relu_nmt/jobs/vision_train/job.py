@@ -33,6 +33,7 @@ from relu_nmt.vision.images import (
     hold_out,
     open_images,
     reporter_of_damaged,
+    sets_besides_train,
     with_classes_of,
 )
 from relu_nmt.vision.transforms import ImageTransform
@@ -48,7 +49,6 @@ def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
     with training_run(settings, progress) as training:
         say_recipe(settings, training.say)
         training.say("losses are in bits per image")
-        # Open the images.
         train_set, valid_sets = open_sets(settings, training)
         report = reporter(settings, [train_set, *valid_sets.values()], training)
         note_enlarged(settings, train_set, training.say)
@@ -65,7 +65,6 @@ def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
             training.settings = settings = within_budget(
                 settings, training, trial, choose, kept_names=frozenset({"bf16"})
             )
-        # Build the model and the loss.
         model = new_model(settings, len(train_set.classes), training)
         objective = new_objective(settings, model)
         train, valid = new_batches(settings, train_set, valid_sets, report)
@@ -174,11 +173,9 @@ def open_sets(settings: Settings, training: TrainingRun) -> tuple[ImageSet, dict
     if settings.valid_data is None:
         valid = valid[:1]
     else:
-        # A path has one set, or train and then further sets.
         valid = []
         for path in split_paths(settings.valid_data, ","):
-            sets_of_path = list(open_images(path).values())
-            valid.append(sets_of_path[1] if len(sets_of_path) > 1 else sets_of_path[0])
+            valid.append(sets_besides_train(path)[0])
     # Reserve the name train for the training set, as the log has lines called train.
     sets = add_set({}, dataclasses.replace(train, name="train"))
     say_images(sets["train"], training.say)
