@@ -4,8 +4,9 @@ The model reads sentences and their translations. A feed-forward network counts 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -258,20 +259,20 @@ class BranchSums:
 
     def watch(self, real: Tensor, hooks: ExitStack) -> None:
         """Add the states of each pass until ``hooks`` closes. ``real`` [B, N] bool marks tokens."""
+
+        def watch_inputs(module: nn.Module, add: Callable[[Tensor], None]) -> None:
+            # A handle removes its hook at the end of its block.
+            handle = module.register_forward_pre_hook(lambda _, args: add(args[0][real]))
+            hooks.enter_context(handle)
+
         module = self.module
-        # A handle removes its hook at the end of its block.
-        before = self._start.register_forward_pre_hook(lambda _, args: self._add(0, args[0][real]))
-        hooks.enter_context(before)
+        watch_inputs(self._start, partial(self._add, 0))
         after = module.register_forward_hook(lambda _, args, output: self._add(1, output[real]))
         hooks.enter_context(after)
         if self._outer is not None:
-            rank = self._outer.register_forward_pre_hook(lambda _, args: self._rank(args[0][real]))
-            hooks.enter_context(rank)
+            watch_inputs(self._outer, self._rank)
         if isinstance(module, MultiheadAttention):
-            heads = module.out_proj.register_forward_pre_hook(
-                lambda _, args: self._add_heads(module, args[0][real])
-            )
-            hooks.enter_context(heads)
+            watch_inputs(module.out_proj, partial(self._add_heads, module))
 
     def _add(self, row: int, states: Tensor) -> None:
         """Add states [R, D] to a row of the moments."""

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from relu_nmt.attention.base import Attention, build_attention
+from relu_nmt.attention.dropout import dropout
 from relu_nmt.config.registry import Spec
 from relu_nmt.modules import norms
 from relu_nmt.modules.building import build_in_memory
@@ -91,6 +92,10 @@ class VisionModel(nn.Module):
     def features(self, tokens: Tensor) -> Tensor:
         """Return the input of the classifier, [B, D], for the last tokens of :meth:`encode`."""
         raise TypeError(f"{type(self).__name__} must define forward, or encode and features")
+
+    def with_dropout(self, x: Tensor) -> Tensor:
+        """Return embedded patches with dropout in training."""
+        return dropout(x, self.config.dropout) if self.training else x
 
     def run_block(self, block: nn.Module, *inputs: Any) -> Tensor:
         """Return a block's output. With ``--checkpoint-activations`` keep only its inputs."""

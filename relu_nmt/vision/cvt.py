@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from relu_nmt.attention import attentions
-from relu_nmt.attention.dropout import dropout
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.multihead import MultiheadAttention
@@ -138,8 +137,7 @@ class ConvolutionalTransformer(VisionModel):
             if stage is self.stages[-1]:
                 first = self.class_token.expand(x.size(0), -1, -1)
                 x = torch.cat([first, x], dim=1)  # [B, 1 + N, D]
-            if self.training:
-                x = dropout(x, self.config.dropout)
+            x = self.with_dropout(x)
             for block in stage:
                 x = self.run_block(block, x, grid)
                 yield x, grid

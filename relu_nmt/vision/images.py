@@ -367,18 +367,12 @@ class ImageBatches(PlannedBatches):
 
     def load(self, index: int) -> ImageBatch:
         """Read batch ``index`` of the planned epoch."""
-        numbers: list[int] = []
-        views: list[np.ndarray] = []
-        for view in self._plan[index]:
-            number_and_pixels = self._view(int(view))
-            if number_and_pixels is not None:
-                numbers.append(number_and_pixels[0])
-                views.append(number_and_pixels[1])
+        views = list(filter(None, map(self._view, self._plan[index].tolist())))
         # Stack the images: [B, 3, height, width]. All of a validation batch may be damaged.
         pixels = np.zeros((0, 3, *self._transform.sides), dtype=np.float32)
         if views:
-            pixels = np.stack(views)
-        indices = np.array(numbers, dtype=np.int64)
+            pixels = np.stack([pixels_of_view for _, pixels_of_view in views])
+        indices = np.array([number for number, _ in views], dtype=np.int64)
         batch = ImageBatch(
             torch.from_numpy(indices),
             torch.from_numpy(pixels),

@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from relu_nmt.attention.dropout import dropout
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.score_bias import ScoreBias
 from relu_nmt.modules.multihead import SelfAttention
@@ -178,9 +177,7 @@ class SwinTransformer(VisionModel):
     def encode(self, images: Tensor) -> Iterator[tuple[Tensor, Grid]]:
         config = self.config
         x, grid = self.patches(images)  # [B, N, D]
-        x = self.patches_norm(x)
-        if self.training:
-            x = dropout(x, self.config.dropout)
+        x = self.with_dropout(self.patches_norm(x))
         for number, stage in enumerate(self.stages):
             # Between stages: a quarter of the tokens, [B, N / 4, 2 D].
             if number:

@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from relu_nmt.attention.dropout import dropout
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.modules import norms
 from relu_nmt.modules.feed_forward import FeedForward
@@ -130,9 +129,7 @@ class VisionTransformer(VisionModel):
             if self.config.big_vision:
                 positions = F.pad(positions, (0, 0, 1, 0))  # zero for the class token
             x = torch.cat([token, x], dim=1)  # [B, N, D]
-        x = x + positions
-        if self.training:
-            x = dropout(x, self.config.dropout)
+        x = self.with_dropout(x + positions)
         # Eq. 2 and 3: every block, in which each token attends to all.
         visibility = Visibility(x.size(1), x.size(1), device=x.device, grid=grid)
         for block in self.blocks:

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from relu_nmt.attention.base import build_attention
-from relu_nmt.attention.dropout import dropout
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.config.registry import Spec
 from relu_nmt.errors import ConfigError
@@ -58,9 +57,7 @@ class XCiT(VisionModel):
         grid = Grid(picture.size(2), picture.size(3))
         x = picture.flatten(2).transpose(1, 2)  # [B, N, D]
         waves = fourier_positions(grid, x.device).to(self.positions.weight.dtype)
-        x = x + self.positions(waves)
-        if self.training:
-            x = dropout(x, self.config.dropout)
+        x = self.with_dropout(x + self.positions(waves))
         visibility = Visibility(x.size(1), x.size(1), device=x.device, grid=grid)
         for block in self.blocks:
             x = self.run_block(block, x, visibility, grid)
