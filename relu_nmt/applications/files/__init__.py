@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -91,20 +92,17 @@ class Languages:
         is_name = re.fullmatch(r"[\w-]+", self.target) is not None
         return self.target.replace("_", "-") if is_name else ""
 
-    @property
+    @cached_property
     def new_direction(self) -> str:
         """The direction of the target script, ``rtl`` or ``ltr``, or "" if the direction stays."""
         new = _direction(self.target)
         is_new = self.source and self.tag and _direction(self.source) != new
         return new if is_new else ""
 
-    @property
-    def script_kinds(self) -> tuple[str, str]:
-        """The kinds of the source and the target script, each western, asian or complex.
-
-        Office documents name a language and a font for each of these kinds.
-        """
-        return _script_kind(self.source), _script_kind(self.target)
+    @cached_property
+    def script_kind(self) -> str:
+        """The kind of the target script in office documents: western, asian or complex."""
+        return _script_kind(self.target)
 
     def after_translation(self, name: str) -> str:
         """Return the target language for a name of the source language, else the name.
@@ -118,10 +116,10 @@ class Languages:
 
     def in_target_script(self, names: Mapping[str, str]) -> str:
         """Return the language of texts in the target script, from ``names`` by kind of script."""
-        source_kind, target_kind = self.script_kinds
-        name = names[target_kind]
+        name = names[self.script_kind]
         is_target = f"{name}-".startswith(f"{self.tag}-") and not self._is_replaced(name)
-        is_source = any(self._is_replaced(names[kind]) for kind in ("western", source_kind))
+        source_names = (names["western"], names[_script_kind(self.source)])
+        is_source = any(map(self._is_replaced, source_names))
         return self.tag if is_source and not is_target else name
 
     def _is_replaced(self, name: str) -> bool:

@@ -43,7 +43,7 @@ def language_edits(languages: Languages, tag: Piece) -> Iterator[tuple[Span, str
         by_kind = {kind: tag.attribute(name) for kind, name in _LANGUAGES.items()}
         language = languages.in_target_script(by_kind)
         if language:
-            name = _LANGUAGES[languages.script_kinds[1]]
+            name = _LANGUAGES[languages.script_kind]
             yield tag.attribute_edit(name, language)
     elif new and (tag.name in _SWITCHES.values() or tag.name == "w:cs"):
         old = "ltr" if tag.attribute("w:val") in _OFF else "rtl"

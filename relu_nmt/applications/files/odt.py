@@ -65,7 +65,7 @@ class OdtPart(XmlFormat):
     def _renaming_edits(self, tag: Piece) -> Iterator[tuple[Span, str]]:
         """Yield the language, the script and the country of a style for its kind of script."""
         by_script = {kind: _language(tag, kind) for kind in _LANGUAGES}
-        kind = self.languages.script_kinds[1]
+        kind = self.languages.script_kind
         translated = self.languages.in_target_script(by_script)
         if translated == by_script[kind]:
             return

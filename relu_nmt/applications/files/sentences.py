@@ -55,7 +55,7 @@ class SegmentTranslator:
     windows: WindowConfig | None = None  # division of the documents. None: as in training.
     glossary: Mapping[str, str] = field(default_factory=dict)  # target terms by source terms
     # Further fields of :class:`TranslationRequest` (``banned=["term"]``).
-    terms: Mapping[str, Any] = field(default_factory=dict)
+    request_fields: Mapping[str, Any] = field(default_factory=dict)
     # Searches windows, and adds their sentences to ``num_done``. This number can exceed
     # ``num_sentences``, since some are translated twice. None: the translator's search.
     search: Search | None = None
@@ -63,7 +63,6 @@ class SegmentTranslator:
     def __post_init__(self) -> None:
         task = self.translator.task
         self._split = SentenceSplitter(task.source_lang, is_required=False)
-        self._writable: dict[str, bool] = {}
         self.num_copied = 0
         self.num_sentences = 0
         self.num_done = 0
@@ -138,13 +137,11 @@ class SegmentTranslator:
         """Return True if the search can force a term, and the model has symbols for the term."""
         if self.config.not_for_terms or self.config.free_sentence_count:
             return False
-        if term not in self._writable:
-            try:
-                self.translator.sources.sentence(term, forced=[term])
-                self._writable[term] = True
-            except DataError:
-                self._writable[term] = False
-        return self._writable[term]
+        try:
+            self.translator.sources.sentence(term, forced=[term])
+        except DataError:
+            return False
+        return True
 
     def _translated(self, sentences: Sequence[_Sentence]) -> list[AlignedText]:
         if not sentences:
@@ -159,7 +156,7 @@ class SegmentTranslator:
             forced=terms,
             ordered=False,
             split_sentences=False,
-            **self.terms,
+            **self.request_fields,
         )
         lines = self._searched(self.translator.sources.encode(request)).translations
         results = []

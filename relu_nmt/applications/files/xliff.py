@@ -63,41 +63,46 @@ class _Reader(MarkedTextReader):
         first, last = parts["source"]
         if "seg-source" in parts and self.text_of(range(*parts["seg-source"])).strip():
             first, last = parts["seg-source"]
-        opening = self.pieces[first]
         self.keeps_spaces = self.inherited(first, "xml:space") == "preserve"
         self.found_segments = []
         self.read(range(first + 1, last), is_text=True)
         segment = next(filter(None, self.found_segments), None)
         if segment is None:
             return None
-        begin = end = self.pieces[last].end
-        new_tag = f"<{self.prefix}target>"
+        opening = self.pieces[first]
+        closing = self.pieces[last]
         if "target" in parts:
             begin, end = self._span(parts["target"])
             old_tag = self.pieces[parts["target"][0]]
-            new_tag = self.source[begin : old_tag.end].removesuffix("/>").removesuffix(">") + ">"
+            new_tag = old_tag.text.removesuffix("/>").removesuffix(">") + ">"
+        else:
+            # Indent the target like the source.
+            begin = end = closing.end
+            space = self.source[tag.end : opening.begin]
+            new_tag = f"{space[len(space.rstrip()) :]}<{self.prefix}target>"
         head = tag.text
         if tag.name == "segment":
             head = _with_state(head, "translated")
         else:
             new_tag = _with_state(new_tag, "needs-review-translation")
-        if "target" not in parts:
-            # Indent the target like the source.
-            space = self.source[tag.end : opening.begin]
-            new_tag = space[len(space.rstrip()) :] + new_tag
-        # Copy the spaces and tags at both ends of the source.
-        first_space = self.source[opening.end : segment.span[0]]
-        before = head + self.source[tag.end : begin] + new_tag + first_space
-        behind = self.source[segment.span[1] : self.pieces[last].begin]
-        text = self.source[slice(*segment.span)]
+        before, behind = self._around(segment, opening, closing)
+        head += self.source[tag.end : begin] + new_tag
+        note = head + before, f"{behind}</{self.prefix}target>"
+        return replace(segment, span=(tag.begin, end), note=note)
+
+    def _around(self, segment: Segment, opening: Piece, closing: Piece) -> tuple[str, str]:
+        """Return the spaces and tags before and behind the segment in its element."""
+        begin, end = segment.span
+        before = self.source[opening.end : begin]
+        behind = self.source[end : closing.begin]
+        text = self.source[begin:end]
         if text.startswith(CDATA):
             text = text.removeprefix(CDATA)
             before += text[: len(text) - len(text.lstrip())]
         if text.endswith("]]>"):
             text = text.removesuffix("]]>")
             behind = text[len(text.rstrip()) :] + behind
-        note = before, f"{behind}</{self.prefix}target>"
-        return replace(segment, span=(tag.begin, end), note=note)
+        return before, behind
 
     def _span(self, numbers: Span) -> Span:
         first, last = numbers

@@ -36,8 +36,8 @@ from relu_nmt.vision.images import (
     with_classes_of,
 )
 from relu_nmt.vision.loading import BATCH_SIZE, ImageClassifier
+from relu_nmt.vision.probes import TOP
 
-TOP = 5
 EPOCH = 1
 CHECK_SECONDS = 10.0
 
