@@ -131,10 +131,8 @@ def _of_part(part: Part, words: Sequence[Word]) -> list[Word]:
 def divided(words: Sequence[Word], firsts: Sequence[int], width: int) -> list[int]:
     """Return the cuts that divide a translation into parts, from 0 to the number of words.
 
-    Args:
-        words: the translation.
-        firsts: number of the first source word of each part.
-        width: most characters of a part.
+    ``firsts`` are the numbers of the first source word of each part. A part should have at most
+    ``width`` characters.
 
     Example:
         >>> words = [Word("", "A", 0), Word(" ", "B", 2), Word(" ", "C", 1), Word(" ", "D", 3)]
