@@ -23,10 +23,7 @@ from relu_nmt.io.safe_write import plain_file
 from relu_nmt.translation.config import TransformerConfig
 
 IGNORED_MODULES = ("fairseq", "numpy", "omegaconf")
-OLD_METERS = (
-    *("fairseq.meters.AverageMeter", "fairseq.meters.TimeMeter"),
-    "fairseq.meters.StopwatchMeter",
-)
+OLD_METERS = [f"fairseq.meters.{kind}Meter" for kind in ("Average", "Time", "Stopwatch")]
 """Classes in files of PyTorch before 1.6. The contents of such files cannot be listed first."""
 FIRST = 2  # first row of fairseq's position table: positions begin behind the padding index, 1
 SIDE_SETTINGS = (
@@ -39,10 +36,8 @@ SAME_SETTINGS = (
     *("share_decoder_input_output_embed", "share_all_embeddings", "no_scale_embedding"),
     *("alignment_layer", "alignment_heads"),
 )
-FEED_FORWARDS = {
-    **{"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"},
-    **dict.fromkeys(("gelu_fast", "gelu_accurate", "gelu_new"), "gelu-tanh"),
-}
+FEED_FORWARDS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
+FEED_FORWARDS |= dict.fromkeys(("gelu_fast", "gelu_accurate", "gelu_new"), "gelu-tanh")
 """Feed-forward networks by the names that fairseq and Hugging Face give activation functions."""
 REFUSED_SETTINGS = (
     *("adaptive_softmax_cutoff", "adaptive_input", "cross_self_attention", "no_cross_attention"),
@@ -84,7 +79,7 @@ def read_fairseq(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str
         pass
     try:
         # Allow objects of known packages, but replace them by empty objects.
-        names = list(OLD_METERS)
+        names = [*OLD_METERS]
         if zipfile.is_zipfile(path):
             names += torch.serialization.get_unsafe_globals_in_checkpoint(path)
         allowed: list[Any] = [argparse.Namespace]

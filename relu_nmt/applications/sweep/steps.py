@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from operator import eq
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from relu_nmt.applications.sweep.settings import TOKENIZER, SweepSettings, checked_published
 from relu_nmt.config import from_dict
@@ -217,16 +217,15 @@ class Step:
 
 MACHINE_TEXTS = ("cpu?", "torch?", "python?", "OMP_NUM_THREADS?", "CUDA_VISIBLE_DEVICES?")
 MACHINE_FORM = {**dict.fromkeys(MACHINE_TEXTS, str | None), "gpus?": list[str] | None}
-STEP_FORM = {
-    **{"status": str, "commands": tuple[Command, ...], "model": SweepModel, "note": str},
-    **{"started": str, "seconds": float, "peak_memory": int, "environment": MACHINE_FORM},
-    "exit_code": float | None,  # negative for signals
-}
-"""The form of a step in its file, see :func:`checked`."""
+# The form of a step in its file, see :func:`checked`. Its exit code is negative for signals.
+STEP_FORM = {**get_type_hints(Step), "environment": MACHINE_FORM, "exit_code": float | None}
+del STEP_FORM["length"], STEP_FORM["folder"]
 SWEEP_FORM = {
     "settings": {"user_modules": tuple[str, ...], "command": tuple[str, ...]},
-    **{"environment": MACHINE_FORM, "attentions": tuple[str, ...]},
-    **{"published?": dict[str, Any] | None, "task?": dict[str, str] | None},
+    "environment": MACHINE_FORM,
+    "attentions": tuple[str, ...],
+    "published?": dict[str, Any] | None,
+    "task?": dict[str, str] | None,
 }
 """The form of the description of a sweep."""
 
