@@ -92,7 +92,6 @@ class GatedBlock(nn.Module):
 
     def __init__(self, config: VisionTransformerConfig, index: int) -> None:
         super().__init__()
-        # Refuse settings that the units cannot use.
         spec = Spec.parse(config.attention)
         if spec.name != "pointwise" or spec.options.get("gate", "none") != "none":
             raise ConfigError(

@@ -83,7 +83,6 @@ def read_hub_model(
             f"{folder / 'config.json'}: its model_type is {kind!r}; expected '{MARIAN}' or "
             f"'{M2M100}'"
         )
-    # Read the weights, whose table has a row for each symbol.
     theirs = _read_weights(folder)
     table = _embeddings(theirs)
     # Put the symbols in the order of relu_nmt's ids. -1 is padding, which Marian lacks.

@@ -145,7 +145,6 @@ def divided(words: Sequence[Word], firsts: Sequence[int], width: int) -> list[in
     # best[n] is the cheapest division of the first n words: its cost and its cuts.
     best = [(0.0, [0])] + [(float("inf"), [0])] * len(words)
     for part in range(len(firsts)):
-        # Sum the costs that the words have in this part.
         totals = [0.0, *accumulate(_part_cost(word, part, firsts) for word in words)]
         longer = []
         for end in range(len(best)):

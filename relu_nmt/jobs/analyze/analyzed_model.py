@@ -90,7 +90,6 @@ class AnalyzedModel:
         ensemble = self.translator.ensemble
         weights = WeightStatistics(ensemble, (task.source_dictionary, task.target_dictionary))
         layers = LayerStatistics(ensemble)
-        # Read some sentences at a time, with all statistics.
         with progress_bar(f"analyze {self.name}", len(chosen), self.unit) as advance:
             for start in range(0, len(chosen), AT_ONCE):
                 part = chosen[start : start + AT_ONCE].tolist()

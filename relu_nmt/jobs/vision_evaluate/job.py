@@ -128,7 +128,6 @@ def accuracy(
     options: Settings,
 ) -> Accuracy:
     """Return the accuracy on a set whose labels are indices into ``outputs``, int64 [K]."""
-    # Count the ranks of the right classes over all images that are not damaged.
     started = time.monotonic()
     num_images = 0
     transform = classifier.transform.with_eval_ratio(options.eval_crop_ratio)
@@ -270,7 +269,6 @@ def loaded(
     numbers = range(batches.begin_epoch(epoch))
     is_empty = True
     with progress_bar(label, len(batches.images), "images") as advance:
-        # Load ahead, into pinned memory if there is a GPU.
         for batch in load_ahead(batches.load, numbers, num_workers, torch.cuda.is_available()):
             if batch.num_sentences:
                 is_empty = False

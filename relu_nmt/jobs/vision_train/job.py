@@ -206,7 +206,6 @@ def say_images(images: ImageSet, say: Callable[[str], None]) -> None:
 
 def note_enlarged(settings: Settings, images: ImageSet, say: Callable[[str], None]) -> None:
     """Warn if images have far fewer pixels than the model's input: large inputs then waste time."""
-    # Read some images that are spread over the set.
     chosen = np.linspace(0, len(images) - 1, min(len(images), SAMPLED_IMAGES)).astype(int)
     try:
         longest = max(max(images.read(number).size) for number in chosen.tolist())
@@ -279,7 +278,6 @@ def config_for_data(
     say: Callable[[str], None],
 ) -> TrainerConfig:
     """Return the trainer's settings with rates, warm-up and period computed from the data."""
-    # Scale the rates, then convert epochs of warm-up to updates.
     schedule = config.schedule
     if config.lr_batch_size:
         images = batch_size * processes * config.update_freq_of(1)
@@ -304,7 +302,6 @@ def scaled_rates(
     original: dict[str, Any] = {"lr": schedule.lr} | {n: r for n, r in rates.items() if r > 0}
     scaled = {name: rate * factor for name, rate in original.items() if name != "lr"}
     scaled["lr"] = tuple(rate * factor for rate in schedule.lr)
-    # Print the rates before and after as flags.
     were = " ".join(f"{flag_of(name)} {shown(rate)}" for name, rate in original.items())
     are = " ".join(f"{flag_of(name)} {shown(scaled[name])}" for name in original)
     say(f"learning rates {are}: {were} for {given_for} images, of which an update has {images:,}")
