@@ -15,7 +15,7 @@ from relu_nmt.applications.files import formats
 from relu_nmt.applications.files.aligned_words import AlignedText
 from relu_nmt.applications.files.container import ZipFormat
 from relu_nmt.applications.files.document import Document
-from relu_nmt.applications.files.docx_languages import language_edits, right_to_left
+from relu_nmt.applications.files.docx_languages import WordXml, right_to_left
 from relu_nmt.applications.files.markup import MarkupReader, Piece, Vocabulary, XmlFormat, names
 from relu_nmt.applications.files.segments import KEPT_SPACE, Segment, Span, Tag, all_tags
 
@@ -190,7 +190,7 @@ def _without(tags: Sequence[Tag], style: str) -> list[Tag]:
     return remaining
 
 
-class DocxPart(XmlFormat):
+class DocxPart(WordXml):
     """A part with paragraphs."""
 
     vocabulary = Vocabulary(
@@ -199,9 +199,6 @@ class DocxPart(XmlFormat):
         attributes={"wp:docPr": names("descr title")},  # of pictures
     )
     reader = _Reader
-
-    def language_edits(self, tag: Piece) -> Iterator[tuple[Span, str]]:
-        return language_edits(self.languages, tag)
 
     def segments(self, source: str) -> Iterator[Segment | None]:
         for segment in super().segments(source):

@@ -4,8 +4,7 @@ import re
 import unicodedata
 from collections.abc import Iterator
 
-from relu_nmt.applications.files import Languages
-from relu_nmt.applications.files.markup import Piece
+from relu_nmt.applications.files.markup import Piece, XmlFormat
 from relu_nmt.applications.files.segments import Span
 
 _LANGUAGES = {"western": "w:val", "asian": "w:eastAsia", "complex": "w:bidi"}
@@ -35,24 +34,26 @@ _TWINS = {
 _MOST_BETWEEN = 1_000  # most characters between two properties of a run
 
 
-def language_edits(languages: Languages, tag: Piece) -> Iterator[tuple[Span, str]]:
-    """Yield the places of languages and directions at a tag, in order, and their new texts."""
-    new = languages.new_direction
-    if tag.name == "w:lang":
-        # Word reads the attribute for the script of a text.
-        by_kind = {kind: tag.attribute(name) for kind, name in _LANGUAGES.items()}
-        language = languages.in_target_script(by_kind)
-        if language:
-            name = _LANGUAGES[languages.script_kind]
-            yield tag.attribute_edit(name, language)
-    elif new and (tag.name in _SWITCHES.values() or tag.name == "w:cs"):
-        old = "ltr" if tag.attribute("w:val") in _OFF else "rtl"
-        if old != new:
-            yield tag.attribute_edit("w:val", "1" if new == "rtl" else "0")
-    elif new and tag.name in _TWINS[new]:
-        yield from _twin_edits(tag, _TWINS[new][tag.name])
-    elif new == "rtl" and tag.name in ("w:p", "w:pPr", "w:sectPr", "w:tblPr"):
-        yield from _right_to_left_edits(tag)
+class WordXml(XmlFormat):
+    """XML whose languages and directions are those of Word."""
+
+    def language_edits(self, tag: Piece) -> Iterator[tuple[Span, str]]:
+        """Yield the places of languages and directions at a tag, in order, and their new texts."""
+        new = self.languages.new_direction
+        if tag.name == "w:lang":
+            # Word reads the attribute for the script of a text.
+            by_kind = {kind: tag.attribute(name) for kind, name in _LANGUAGES.items()}
+            language = self.languages.in_target_script(by_kind)
+            if language:
+                yield tag.attribute_edit(_LANGUAGES[self.languages.script_kind], language)
+        elif new and (tag.name in _SWITCHES.values() or tag.name == "w:cs"):
+            old = "ltr" if tag.attribute("w:val") in _OFF else "rtl"
+            if old != new:
+                yield tag.attribute_edit("w:val", "1" if new == "rtl" else "0")
+        elif new and tag.name in _TWINS[new]:
+            yield from _twin_edits(tag, _TWINS[new][tag.name])
+        elif new == "rtl" and tag.name in ("w:p", "w:pPr", "w:sectPr", "w:tblPr"):
+            yield from _right_to_left_edits(tag)
 
 
 def _twin_edits(tag: Piece, twin: str) -> Iterator[tuple[Span, str]]:

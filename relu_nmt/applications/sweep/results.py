@@ -10,13 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from relu_nmt.applications.sweep import steps
-from relu_nmt.applications.sweep.steps import (
-    Step,
-    SweepDescription,
-    SweepModel,
-    models_in,
-    read_json,
-)
+from relu_nmt.applications.sweep.steps import Step, SweepDescription, SweepModel, models_in
 from relu_nmt.config.stored import checked
 from relu_nmt.data.split import LENGTHS_FILE
 from relu_nmt.errors import DataError, ReluNmtError, reporting
@@ -176,7 +170,7 @@ def _add_evaluation(cell: Cell, step: Step, training: Step) -> None:
 
 
 def _add_scores(cell: Cell, step: Step) -> None:
-    results = read_json(step.path(".results.json"))
+    results = steps.read_json(step.path(".results.json"))
     record = columns_of(results, EVALUATION)
     # Refuse results without the score that every table needs.
     if "d_bleu" not in record:
@@ -185,12 +179,12 @@ def _add_scores(cell: Cell, step: Step) -> None:
     # Add statistics, which mechanisms without weights lack.
     path = step.path(".attention.json")
     if path.exists():
-        weights = read_json(path)
+        weights = steps.read_json(path)
         record |= columns_of(weights["slots"], {"*": WEIGHTS})
         record |= columns_of(weights.get("overall"), WEIGHTS, ALL_SLOTS)
     path = step.path(".memory.json")
     if path.exists():
-        memories = read_json(path)
+        memories = steps.read_json(path)
         record["feed_forward"] = memories["feed_forward"]
         # Report the size only if all modules have the same.
         sizes = {module["size"] for module in memories["modules"].values()}
@@ -271,7 +265,7 @@ def _training_record(step: Step) -> Record:
         "python": machine.get("python"),
     }
     with suppress(*DAMAGE):
-        lengths = read_json(step.checkpoints / LENGTHS_FILE)
+        lengths = steps.read_json(step.checkpoints / LENGTHS_FILE)
         for part in lengths["splits"].get("train", []):
             prefix = f"train[{part['max_doc_tokens']}]" if step.model.is_mixture else "train"
             record |= columns_of(part, LENGTHS, prefix)
@@ -286,7 +280,7 @@ def _contrast_record(step: Step) -> Record:
     path = step.path(".results.json")
     advice = f"delete {step.path('.json')} to score the contrasts again"
     with reporting(f"{path}: damaged; {advice}", caught=DAMAGE):
-        for entry in read_json(path):
+        for entry in steps.read_json(path):
             # Each category has columns for accuracy (context or alone), chance and contrasts.
             if entry.get("name") == "accuracy":
                 kind = "alone" if entry["context"] == "0" else "context"
