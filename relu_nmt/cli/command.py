@@ -129,32 +129,32 @@ def run_command(
             return body(parser.parse_intermixed_args(argv)) or 0
     except BrokenPipeError:  # print nothing, like a shell, when head or less end
         return READER_LEFT
-    except (ReluNmtError, OSError) as error:
-        if debug:
-            raise
-        _print_error(f"{parser.prog}: error: {error}")
-        return USER_ERROR
-    except (RuntimeError, MemoryError) as error:
-        # Report a lack of memory in one line. Other errors of these kinds are bugs.
-        if debug or not is_out_of_memory(error):
-            raise
-        reason = " ".join(str(error).split())
-        if reason:
-            reason = f" ({reason})"
-        remedy = "take a smaller model, batch or input"
-        _print_error(f"{parser.prog}: error: out of memory{reason}; {remedy}")
-        return USER_ERROR
-    except UnicodeEncodeError as error:
-        # Python keeps bytes of a file's name that are not UTF-8 as surrogates, which cannot be
-        # written into checkpoints and manifests.
-        if debug:
-            raise
-        name = ascii(error.object[max(0, error.start - MOST_SHOWN) : error.end])
-        _print_error(f"{parser.prog}: error: {name}: a name that is not UTF-8; give another")
-        return USER_ERROR
     except KeyboardInterrupt:
         _print_error(f"{parser.prog}: interrupted")
         return INTERRUPTED
+    except Exception as error:
+        message = _user_message(error)
+        if debug or message is None:
+            raise
+        _print_error(f"{parser.prog}: error: {message}")
+        return USER_ERROR
+
+
+def _user_message(error: Exception) -> str | None:
+    """Return the message of an error that the user can mend. None: the error is a bug."""
+    if isinstance(error, ReluNmtError | OSError):
+        return str(error)
+    if is_out_of_memory(error):
+        reason = " ".join(str(error).split())
+        if reason:
+            reason = f" ({reason})"
+        return f"out of memory{reason}; take a smaller model, batch or input"
+    if isinstance(error, UnicodeEncodeError):
+        # Python keeps bytes of a file's name that are not UTF-8 as surrogates, which cannot be
+        # written into checkpoints and manifests.
+        name = ascii(error.object[max(0, error.start - MOST_SHOWN) : error.end])
+        return f"{name}: a name that is not UTF-8; give another"
+    return None
 
 
 def _print_error(text: str) -> None:

@@ -66,11 +66,14 @@ def check_sides(config: Any, name: str) -> None:
         raise ConfigError(f"{options_of(type(config))[name].with_value(value)}: {SIDES}")
 
 
+ALIKE = ("vit", "xcit")  # families whose blocks all have one shape
+STAGED = ("swin", "cvt")  # families whose blocks come in stages
+# The conditions of options.
 _vit = ("family", "vit")
 _xcit = ("family", "xcit")
 _swin = ("family", "swin")
-_alike = ("family", "vit", "xcit")  # families whose blocks all have one shape
-_staged = ("family", "swin", "cvt")  # families whose blocks come in stages
+_alike = ("family", *ALIKE)
+_staged = ("family", *STAGED)
 
 
 @settings
@@ -158,7 +161,7 @@ class VisionTransformerConfig(TransformerOptions):
         check_sides(self, "image_size")
         check_sides(self, "patch_size")
         # All heads together are as wide as the model, or as its first stage.
-        if self.family in _alike[1:] and self.embed_dim % self.heads:
+        if self.family in ALIKE and self.embed_dim % self.heads:
             raise ConfigError(
                 f"--embed-dim {self.embed_dim} must be a multiple of --heads {self.heads}"
             )
@@ -167,7 +170,7 @@ class VisionTransformerConfig(TransformerOptions):
                 f"--stage-heads {shown(self.stage_heads)}: expected as many numbers as in "
                 f"--stage-layers {shown(self.stage_layers)}"
             )
-        if self.family in _staged[1:] and self.embed_dim % self.stage_heads[0]:
+        if self.family in STAGED and self.embed_dim % self.stage_heads[0]:
             raise ConfigError(
                 f"--embed-dim {self.embed_dim} must be a multiple of the first of --stage-heads "
                 f"{shown(self.stage_heads)}"
@@ -195,7 +198,7 @@ class VisionTransformerConfig(TransformerOptions):
     @property
     def num_blocks(self) -> int:
         """The number of blocks, in the order of their indices. Class attention comes last."""
-        if self.family in _staged[1:]:
+        if self.family in STAGED:
             return sum(self.stage_layers)
         return self.layers + self.class_layers if self.family == "xcit" else self.layers
 
