@@ -46,7 +46,7 @@ LAST_COLUMNS = (
     *("device", "threads", "relu_nmt", "torch", "python", "started"),
     *("train_command", "evaluate_command"),
 )
-WORDS = {
+STATUS_WORDS = {
     steps.DONE: "done",
     NOT_CONVERGED: "not converged",
     steps.DIVERGED: "diverged",
@@ -54,7 +54,7 @@ WORDS = {
     steps.STARTED: "under way",
     steps.PENDING: "not begun",
 }
-BAD = (NOT_CONVERGED, steps.DIVERGED, steps.FAILED)
+WITHOUT_RESULT = (NOT_CONVERGED, steps.DIVERGED, steps.FAILED)
 SIGNIFICANT = 0.05
 CONTRAST_COLUMNS = ("accuracy_context", "accuracy_alone", "chance", "contrasts")
 MOST_NAMED = 3  # most models with the same error that the report names
@@ -71,7 +71,7 @@ def write_report(folder: Path, description: SweepDescription) -> None:
         rows.append({"row": "cell", **cell.record})
     for average in averages:
         rows.append({"row": "mean", **average.record})
-        measured.append({**average.record, "status": trouble(average) or WORDS[steps.DONE]})
+        measured.append({**average.record, "status": trouble(average) or STATUS_WORDS[steps.DONE]})
     # Put known columns first and last, and all others between them. Write numbers in full.
     columns = dict.fromkeys(itertools.chain.from_iterable([FIRST_COLUMNS, *rows]))
     for name in LAST_COLUMNS:
@@ -150,14 +150,14 @@ def labels_of(rows: Rows) -> dict[System, str]:
 def statuses(cells: Sequence[Cell]) -> dict[str, int]:
     """Return the number of evaluations by status, in words."""
     counts = Counter(cell.status for cell in cells)
-    return {word: counts[status] for status, word in WORDS.items() if counts[status]}
+    return {word: counts[status] for status, word in STATUS_WORDS.items() if counts[status]}
 
 
 def trouble(average: Average) -> str:
     """Return in words the status of the seeds without a result. "" if all seeds have one."""
     words = []
     for word, count in statuses(average.cells).items():
-        if word != WORDS[steps.DONE]:
+        if word != STATUS_WORDS[steps.DONE]:
             if count < len(average.cells):
                 word = f"{count} of {len(average.cells)} {word}"
             words.append(word)
@@ -190,7 +190,7 @@ def went_wrong(cells: Sequence[Cell]) -> list[tuple[str, Cell]]:
     """Return for each error the models, or models at a length, that had it, and an example."""
     errors: dict[tuple[str, str], dict[str, Cell]] = {}
     for cell in cells:
-        if cell.status in BAD:
+        if cell.status in WITHOUT_RESULT:
             note = cell.record["note"]
             trained = not note or "evaluate_command" in cell.record
             name = f"{cell.model} at {cell.length}" if trained else str(cell.model)
