@@ -5,7 +5,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import torch
 from torch import Tensor, nn
 
 from relu_nmt.attention.base import use_backend
@@ -24,8 +23,9 @@ from relu_nmt.jobs.train.settings import detokenizer_settings, search_settings
 from relu_nmt.jobs.training import TrainingRun, training_run
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import Checkpoint, load_weights, read_metadata, same_model_advice
-from relu_nmt.training.config import FULLY_SHARDED, TrainerConfig
+from relu_nmt.training.config import FULLY_SHARDED
 from relu_nmt.training.distributed import ProcessGroup
+from relu_nmt.training.precision import stated_dtype
 from relu_nmt.training.preflight import fitting_tokens
 from relu_nmt.training.save_dir import TrainingResult
 from relu_nmt.training.state import Components
@@ -188,7 +188,7 @@ def load_teachers(
     say(f"teacher: {len(models)} model(s), {path}")
     # Prepare them to compute only, with packed weights on a CPU.
     for model in models:
-        install(model.to(process.device), search_dtype(settings.trainer))
+        install(model.to(process.device), stated_dtype(settings.trainer))
     return models
 
 
@@ -205,15 +205,6 @@ def new_objective(
     return make(
         model, settings.smoothing, settings.regularizer, settings.report_accuracy, alignment_lambda
     )
-
-
-def search_dtype(config: TrainerConfig) -> torch.dtype | None:
-    """Return the dtype of models that do not learn, which is the dtype of the training."""
-    if config.bf16:
-        return torch.bfloat16
-    if config.fp16:
-        return torch.float16
-    return None
 
 
 def training_batches(
@@ -294,7 +285,7 @@ def bleu_scorer(
 ) -> ValidationBleu:
     """Return the scorer of a validation set. ``longest`` is the longest source in tokens."""
     generator = Generator(
-        Ensemble([StepDecoder(model)], search_dtype(settings.trainer)),
+        Ensemble([StepDecoder(model)], stated_dtype(settings.trainer)),
         search_settings(settings.eval_bleu_args),
         task.target_dictionary,
         task.separators,
