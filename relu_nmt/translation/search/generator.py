@@ -8,10 +8,10 @@ from functools import partial
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.documents import Separators, join_sentences
+from relu_nmt.data.translation_batches import pad_rows
 from relu_nmt.errors import ConfigError, OutOfMemoryError, is_out_of_memory
 from relu_nmt.io.process import require_memory
 from relu_nmt.io.work import FORKS, ordered_map
@@ -283,9 +283,7 @@ class Generator:
             )
 
     def _padded(self, rows: Sequence[np.ndarray]) -> Tensor:
-        tensors = [torch.tensor(row, dtype=torch.int64) for row in rows]
-        padded = pad_sequence(tensors, batch_first=True, padding_value=self.symbols.pad_index)
-        return padded.to(self.ensemble.device)
+        return pad_rows(rows, self.symbols.pad_index).to(self.ensemble.device)
 
     def _check_memory(self, searches: Sequence[BeamSearch]) -> None:
         """Refuse a step whose scores do not fit in CPU memory (OutOfMemoryError)."""
