@@ -36,11 +36,17 @@ FORMAT_VERSION = 1
 AGAIN = "run relu-nmt-preprocess again"
 # The forms of the entries that readers of a manifest and of a journal use, see :func:`checked`.
 TEXT_FORM = {
-    **{"tokenizer": str, "tokenizer_version?": int, "lowercase": bool, "first_symbol?": str | None},
-    **{"subword": str, "subword_file": str | None},
+    "tokenizer": str,
+    "tokenizer_version?": int,
+    "lowercase": bool,
+    "first_symbol?": str | None,
+    "subword": str,
+    "subword_file": str | None,
 }
 MANIFEST_FORM = {
-    **{"source_lang": str, "text": {"*": TEXT_FORM}, "splits": dict[str, Any]},
+    "source_lang": str,
+    "text": {"*": TEXT_FORM},
+    "splits": dict[str, Any],
     "files": {"*": {"bytes": int, "sha256?": str}},
 }
 JOURNAL_FORM = {"key": str, "steps": {"*": {"result": Any, "files": Any}}}

@@ -20,7 +20,7 @@ from relu_nmt.data.documents import DOCUMENT_TAG, SEPARATOR_TESTS
 from relu_nmt.errors import DataError, counted
 from relu_nmt.io import text_lines
 
-Pair = tuple[str, ...]  # the text of each language, one line each
+TextPair = tuple[str, ...]  # the text of each language, one line each
 LEFT_OUT = "pairs left out, as a side is missing or empty"
 # Elements of native codes. The content of <hi> and of unknown elements is text, and is kept.
 CODES = frozenset(("bpt", "ept", "it", "ph", "ut", "sub"))
@@ -251,7 +251,7 @@ def read_table(path: str, languages: Sequence[str]) -> Iterator[Unit]:
 
 def read_pairs(
     path: str | os.PathLike[str], languages: Sequence[str], counts: Counter[str]
-) -> Iterator[tuple[str, Pair]]:
+) -> Iterator[tuple[str, TextPair]]:
     """Yield each pair of a file with its document, or "". Count omitted pairs in ``counts``."""
     path = os.fspath(path)
     read_units = pair_formats.get(pair_format(path) or "")
@@ -280,11 +280,11 @@ def read_pairs(
 
 def _blocks(
     path: str, languages: Sequence[str], separator: str, counts: Counter[str]
-) -> Iterator[list[Pair]]:
+) -> Iterator[list[TextPair]]:
     """Yield the lines of all sides in blocks of about :data:`CHUNK_BYTES`, separators included."""
     separates = SEPARATOR_TESTS[separator]
     between = (DOCUMENT_TAG if separator == "tag" else "",) * len(languages)
-    block: list[Pair] = []
+    block: list[TextPair] = []
     size = 0
     last = None
     for document, pair in read_pairs(path, languages, counts):

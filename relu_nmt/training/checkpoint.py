@@ -40,10 +40,15 @@ MODEL_PREFIX = "model."
 BACKEND = "pread"
 """The way to read a file. Tensors mapped from a file change or crash with the file."""
 METADATA_FORM = {
-    **{"version": int, "tied?": dict[str, str], "checksums?": dict[str, int]},
-    **{"model_config?": dict[str, Any], "task?": dict[str, Any], "training_state?": dict[str, Any]},
+    "version": int,
+    "tied?": dict[str, str],
+    "checksums?": dict[str, int],
+    "model_config?": dict[str, Any],
+    "task?": dict[str, Any],
+    "training_state?": dict[str, Any],
     "args?": {
-        **{"model?": dict[str, Any], "documents?": dict[str, Any]},
+        "model?": dict[str, Any],
+        "documents?": dict[str, Any],
         "batching?": {"max_tokens?": int | None},
     },
 }

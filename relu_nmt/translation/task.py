@@ -24,8 +24,10 @@ ESCAPED_UNK = f"<{UNK}>"
 
 
 TASK_FORM = {
-    **{"source_text": dict[str, Any], "target_text": dict[str, Any]},
-    **{"source_dictionary": str, "target_dictionary": str | None},
+    "source_text": dict[str, Any],
+    "target_text": dict[str, Any],
+    "source_dictionary": str,
+    "target_dictionary": str | None,
 }
 """The form of a task in a checkpoint."""
 
