@@ -122,7 +122,7 @@ class SentenceRows:
         return SentenceView(document, self, source, inside, divided=divided)
 
 
-class Part(NamedTuple):
+class SentencePart(NamedTuple):
     """Rows of sentences of similar lengths, as indices of tokens in the flattened batch."""
 
     visibility: Visibility
@@ -176,13 +176,13 @@ class SentenceView:
         return self.document.num_queries
 
     @cached_property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[SentencePart]:
         """All sentences as one part. A divided view has one for each power of 2 of their length."""
         queries = self.queries
         index = self.keys.paired(self.keys.index)
         key_mask = self.keys.paired(self.keys.mask)
         if not self.divided:
-            return [Part(self.inside, queries.index, index)]
+            return [SentencePart(self.inside, queries.index, index)]
         # Group rows by the power of 2 that holds the longer one of query and key sentence.
         lengths = torch.stack([queries.mask.sum(1), key_mask.sum(1)])  # [2, R]
         powers = torch.frexp((lengths.amax(0).clamp_min(SHORT) - 1).double()).exponent
@@ -202,7 +202,7 @@ class SentenceView:
                 share=int(lengths[0, rows].sum()) / num_tokens,
             )
             parts.append(
-                Part(visibility, queries.index[rows, :num_queries], index[rows, :num_keys])
+                SentencePart(visibility, queries.index[rows, :num_queries], index[rows, :num_keys])
             )
         return parts
 

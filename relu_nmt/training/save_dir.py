@@ -44,7 +44,7 @@ LOCK = ".lock"
 BYTES_PER_VALUE = 4
 VALUES_PER_WEIGHT = 3  # in a checkpoint: the weight and Adam's two moments, one more with EMA
 
-Entry = dict[str, Any]
+CurveEntry = dict[str, Any]
 """Values by name. None stands for infinity and NaN, which JSON does not have."""
 
 
@@ -65,10 +65,10 @@ class TrainingResult:
     parameters: int = 0  # number of the model's parameters, frozen ones included
     # Averages by name of each log interval, with ``epoch`` and ``num_updates``: losses in bits,
     # ``lr``, ``wps`` (tokens per second) and so on, as in the log.
-    train: list[Entry] = field(default_factory=list)
-    epochs: list[Entry] = field(default_factory=list)  # the same for each finished epoch
+    train: list[CurveEntry] = field(default_factory=list)
+    epochs: list[CurveEntry] = field(default_factory=list)  # the same for each finished epoch
     # The metrics of each validation set at each validation, and the signatures of scores.
-    valid: dict[str, list[Entry]] = field(default_factory=dict)
+    valid: dict[str, list[CurveEntry]] = field(default_factory=dict)
     best: dict[str, Any] | None = None  # metric, value and num_updates of the best validation
     # Peak memory over all runs in bytes: ``resident_bytes`` of the first process, ``gpu_bytes`` of
     # tensors on its GPU. None where they are not counted.
@@ -201,7 +201,7 @@ class TrainingResult:
         return result
 
 
-def entry(epoch: int, stats: Mapping[str, float]) -> Entry:
+def entry(epoch: int, stats: Mapping[str, float]) -> CurveEntry:
     """Return averages or metrics of an epoch as an entry of the result."""
     return {"epoch": epoch, **{name: json_number(value) for name, value in stats.items()}}
 

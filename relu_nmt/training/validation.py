@@ -13,7 +13,7 @@ from relu_nmt.training.batches import BatchSource, Scorer, TrainingData, load_ah
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.distributed import is_sharded, whole_weights
 from relu_nmt.training.log import TrainingLog, add_metrics, metric_averages
-from relu_nmt.training.save_dir import Entry, TrainingResult, entry
+from relu_nmt.training.save_dir import CurveEntry, TrainingResult, entry
 from relu_nmt.training.state import Components, TrainingState
 from relu_nmt.training.update import all_metrics
 
@@ -176,7 +176,9 @@ def forget_other_measure(
         state.bad_validations = 0
 
 
-def loss_without_score(validations: Sequence[Entry], metric: str) -> tuple[float, float] | None:
+def loss_without_score(
+    validations: Sequence[CurveEntry], metric: str
+) -> tuple[float, float] | None:
     """Return the first and last loss if the loss falls while a score stays 0 in two validations."""
     losses: list[float] = []
     for stats in validations:
