@@ -91,6 +91,11 @@ class DocumentConfig:
         return (self.max_doc_tokens,)
 
     @property
+    def longest_in_training(self) -> int:
+        """The largest limit of training in tokens. 1 stands for single sentences."""
+        return max(self.training_lengths, default=SINGLE_SENTENCES)
+
+    @property
     def validation_length(self) -> int:
         """The limit of validation in tokens, by default the longest of training."""
         assert self.active
@@ -98,7 +103,7 @@ class DocumentConfig:
 
     def check_fits(self, max_tokens: int | None) -> None:
         """Refuse lengths above ``max_tokens`` of a training batch. None is no limit."""
-        longest = max(self.training_lengths, default=0)
+        longest = self.longest_in_training
         if max_tokens is not None and longest > max_tokens:
             flag = "--doc-mixture" if self.doc_mixture else "--max-doc-tokens"
             raise ConfigError(

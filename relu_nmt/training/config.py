@@ -17,7 +17,7 @@ from relu_nmt.config import (
     shared,
     shown,
 )
-from relu_nmt.config.budgets import BUDGET_EXAMPLES, Budget
+from relu_nmt.config.budgets import BUDGET_EXAMPLES, SECONDS, Budget
 from relu_nmt.errors import ConfigError
 from relu_nmt.training import OPTIMIZERS
 from relu_nmt.training.schedules import ScheduleConfig
@@ -35,7 +35,6 @@ SAVED = Files(
 )
 """The files of a --save-dir."""
 RESETS = ("reset_optimizer", "reset_lr_scheduler", "reset_dataloader", "reset_meters")
-SECONDS_PER_HOUR = 3600
 # The conditions of options.
 SAVES = ("no_save", False)
 # Options that share a condition or a range.
@@ -274,7 +273,7 @@ class TrainerConfig(shared.PrecisionOptions):
         """Return the share of ``--stop-time-hours`` that ``seconds`` of running have used up."""
         if not self.stop_time_hours:
             return 0.0
-        return seconds / (self.stop_time_hours * SECONDS_PER_HOUR)
+        return seconds / (self.stop_time_hours * SECONDS["h"])
 
     @property
     def follows_time(self) -> bool:

@@ -11,7 +11,7 @@ from relu_nmt.config import from_dict
 from relu_nmt.config.classes import chosen_part
 from relu_nmt.config.fields import known_fields
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.data.documents import SINGLE_SENTENCES, DocumentConfig
+from relu_nmt.data.documents import DocumentConfig
 from relu_nmt.errors import CheckpointError, ConfigError, OutOfMemoryError, reporting
 from relu_nmt.modules.building import build_in_memory
 from relu_nmt.modules.positions import LearnedPositions
@@ -122,4 +122,4 @@ def _max_doc_tokens(metadata: Mapping[str, Any], path: str | os.PathLike[str]) -
     wrong = ConfigError, AttributeError, TypeError
     with reporting(f"{path}: its settings of documents are damaged", CheckpointError, wrong):
         documents = from_dict(DocumentConfig, settings.get("documents") or {})
-    return max(documents.training_lengths, default=SINGLE_SENTENCES)
+    return documents.longest_in_training

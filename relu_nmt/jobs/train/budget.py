@@ -109,7 +109,7 @@ class Chooser:
         self._is_free = settings.arch in FAMILIES and training.checkpoint is None
         # Begin with the smallest batch, which gives the most updates. It must hold a group of
         # sentences.
-        longest = max(settings.documents.training_lengths, default=1)
+        longest = settings.documents.longest_in_training
         tokens = max(SMALLEST_BATCH[training.process.device.type], longest)
         self._chosen: dict[str, Any] = {"max_tokens": tokens, "clip_norm": CLIP_NORM}
 
@@ -198,7 +198,7 @@ class Chooser:
         if not all(attentions.get(name).capabilities.scores for name in names):
             return "sinusoidal"
         # Softmax gains nothing from a bias of distances, with which it has no fused code.
-        has_documents = max(self._settings.documents.training_lengths, default=1) > 1
+        has_documents = self._settings.documents.longest_in_training > 1
         if has_documents and "softmax" not in names:
             return "sinusoidal+rotary+t5"
         return "sinusoidal+rotary"

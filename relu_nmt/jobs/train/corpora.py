@@ -181,7 +181,7 @@ class Corpora:
         if documents.active:
             # Require boundaries of documents if groups have several sentences.
             flag = "--doc-mixture" if documents.doc_mixture else "--max-doc-tokens"
-            longest_group = max(*documents.training_lengths, documents.validation_length)
+            longest_group = max(documents.longest_in_training, documents.validation_length)
             split.require_documents(flag, longest_group)
         return split
 

@@ -268,7 +268,7 @@ def tokens_in_memory(
     share = None
     if settings.batching.update_tokens:
         share = -(-settings.batching.update_tokens // process.world_size)
-    longest = max(train.longest_group, *settings.documents.training_lengths, 1)
+    longest = max(train.longest_group, settings.documents.longest_in_training)
     tokens = fitting_tokens(parts, train.batches.largest_within, longest, share, stored)
     if isinstance(objective, TaughtObjective):
         objective.forget_largest()
