@@ -24,9 +24,9 @@ from relu_nmt.translation.search.scoring import build_scorer, score_references, 
 from relu_nmt.translation.search.shortlist import Shortlist
 from relu_nmt.translation.search.translations import Hypothesis, SourceSentence
 
-Found = list[list[Hypothesis]]  # the hypotheses of each sentence of a batch
-Translate = Callable[[Sequence[np.ndarray]], Iterator[tuple[np.ndarray, Found]]]
-"""Yields batches, as indices [B] of sentences, and their hypotheses."""
+DoneBatch = tuple[np.ndarray, list[list[Hypothesis]]]
+"""The indices [B] of the sentences of a batch, and the n best hypotheses of each."""
+Translate = Callable[[Sequence[np.ndarray]], Iterator[DoneBatch]]
 
 DEFAULT_MAX_TOKENS = 12000
 """Most source tokens of a batch if no batch size is given. Several workers share them."""
@@ -185,8 +185,8 @@ class Generator:
 
     def search(
         self, sources: Sequence[SourceSentence], first_id: int, batches: Sequence[np.ndarray]
-    ) -> Iterator[tuple[np.ndarray, Found]]:
-        """Yield batches, as indices [B] of sources, and their hypotheses, as batches are done.
+    ) -> Iterator[DoneBatch]:
+        """Yield the batches as they are done, from batches of indices [B] of sources.
 
         A search begins when the searches before it have few open hypotheses left. They go on
         together, so the last words of a few long translations cost little.
@@ -273,7 +273,7 @@ class Generator:
             beginning.append(source.reference[len(self._first) :][: self.config.prefix_size])
         return np.concatenate(beginning)
 
-    def _score(self, sources: Sequence[SourceSentence]) -> Found:
+    def _score(self, sources: Sequence[SourceSentence]) -> list[list[Hypothesis]]:
         """Return the references as hypotheses."""
         src_tokens = self._padded([source.ids for source in sources])
         with self._memory_advice([src_tokens]):
@@ -366,7 +366,7 @@ def deal_batches(batches: Sequence[np.ndarray], workers: int) -> list[Sequence[n
 
 def _run_batches(
     translate: Translate, batches: Sequence[np.ndarray], workers: int
-) -> Iterator[tuple[np.ndarray, Found]]:
+) -> Iterator[DoneBatch]:
     """Yield each batch and its hypotheses, from at most ``workers`` processes."""
     workers = min(workers, len(batches))
     if workers <= 1:
@@ -377,8 +377,6 @@ def _run_batches(
         yield from results
 
 
-def _translate_task(
-    translate: Translate, batches: Sequence[np.ndarray]
-) -> list[tuple[np.ndarray, Found]]:
+def _translate_task(translate: Translate, batches: Sequence[np.ndarray]) -> list[DoneBatch]:
     torch.set_num_threads(1)  # of a worker process
     return list(translate(batches))
