@@ -110,7 +110,8 @@ def test_python_and_the_server_translate_sentences_too(translator, expected):
     assert [nbest[0].text for nbest in translator.translate_nbest(LINES, **SEARCH)] == expected
     translations = translator.translate_documents([LINES[:2], LINES[2:]], **SEARCH, max_len_a=0)
     assert list(itertools.chain.from_iterable(translations)) == expected
-    assert translations.mismatch_rate == 0 and translations.num_groups == 4
+    assert translations.num_mismatched == translations.num_undivided == 0
+    assert translations.num_groups == 4
     with client_of(translator, {**SEARCH, "max_len_a": 0}) as client:
         answer = client.post("/translate", json={"lines": LINES}).json()
     assert answer["lines"] == expected
