@@ -159,14 +159,11 @@ def _meetings(written: str, read: str, i: int, j: int) -> Iterator[tuple[int, in
 def _all_spans(text: str, pieces: Sequence[str | None], matched: dict[int, Span]) -> list[Span]:
     """Return a span for each token: the matched one, or the text between its neighbors' spans."""
     spans: list[Span] = []
-    # Go through the gaps between neighboring matched tokens.
-    for before, behind in pairwise([-1, *matched, len(pieces)]):
-        begin = 0
-        end = len(text)
-        if before >= 0:
-            begin = matched[before][1]
-        if behind < len(pieces):
-            end = matched[behind][0]
+    # Go through the gaps between neighboring matched tokens, and at both ends of the text.
+    matched = {-1: (0, 0), **matched, len(pieces): (len(text), len(text))}
+    for before, behind in pairwise(list(matched)):
+        begin = matched[before][1]
+        end = matched[behind][0]
         between = pieces[before + 1 : behind]
         # If no token in the gap has text, a word that touches a matched token joins its span.
         gap = text[begin:end]
