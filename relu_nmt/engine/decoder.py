@@ -125,13 +125,11 @@ class FastDecoder(StepDecoder):
             views.append(view)
         states = self.model.decoder.final_norm(kernel(torch.cat(embedded, dim=1), views))
         # Project to logits: in one product unless a search has a list of symbols.
-        parts = states.split(sizes, dim=1)
         if all(step.state.symbols is None for step in steps):
             logits = self.model.logits(states).split(sizes, dim=1)
         else:
-            logits = tuple(
-                self.logits(part, step.state) for part, step in zip(parts, steps, strict=True)
-            )
+            parts = zip(states.split(sizes, dim=1), steps, strict=True)
+            logits = tuple(self.logits(part, step.state) for part, step in parts)
         scores: list[StepScores] = []
         for step, rows, values in zip(steps, computed, logits, strict=True):
             if rows is None:
