@@ -30,14 +30,14 @@ class FastScores(StepScores):
     # [N] int64, rising indices of the computed beams among all B K. None: all.
     rows: Tensor | None = None
 
-    def of_all(self, batch: int, beam_size: int) -> "FastScores":
+    def of_all(self, beams: Tensor) -> "FastScores":
         """See :meth:`StepScores.of_all`. Dead beams get the scores of another beam."""
         if self.rows is None:
             return self
         # Map each beam to the computed beam at or before it.
-        is_computed = torch.zeros(batch * beam_size, dtype=torch.int64)
+        is_computed = torch.zeros(beams.numel(), dtype=torch.int64)
         index = is_computed.index_fill_(0, self.rows, 1).cumsum(0).sub_(1).clamp_min_(0)
-        log_probs = self.log_probs[0, index].view(batch, beam_size, -1)
+        log_probs = self.log_probs[0, index].view(*beams.shape, -1)
         return replace(self, log_probs=log_probs, rows=None)
 
     def best_continuations(self, totals: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:

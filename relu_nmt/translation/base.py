@@ -119,14 +119,14 @@ class StepScores:
     log_probs: Tensor
     weights: Tensor | None = None  # [B, K, S], the attention weights that align tokens, if wanted
 
-    def of_all(self, batch: int, beam_size: int) -> "StepScores":
-        """Return log_probs as [B, K or 1, V]. Beams that were left out get arbitrary scores."""
+    def of_all(self, beams: Tensor) -> "StepScores":
+        """Return log_probs as [B, K or 1, V], like beams [B, K]. Absent ones get any scores."""
         return self
 
     def log_probs_of(self, totals: Tensor) -> Tensor:
         """Return log_probs [B, K, V] of all beams, whose totals are [B, K]."""
         # Expand scores that all beams share, as in the first step.
-        return self.of_all(*totals.shape).log_probs.expand(-1, totals.size(1), -1)
+        return self.of_all(totals).log_probs.expand(-1, totals.size(1), -1)
 
     def best_continuations(self, totals: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return the best sums of a beam's total and a token's log-probability.
@@ -305,18 +305,17 @@ class Ensemble:
             by_decoder.append(decoder.step(steps, temperature, want_weights))
         averaged = []
         for search, scores in zip(searches, zip(*by_decoder, strict=True), strict=True):
-            batch, beam_size = search[0].tokens.shape
-            averaged.append(average_scores(scores, batch, beam_size))
+            averaged.append(average_scores(scores, search[0].tokens))
         return averaged
 
 
-def average_scores(scores: Sequence[StepScores], batch: int, beam_size: int) -> StepScores:
-    """Average the probabilities of several models [B, K, V], and their aligning attention."""
+def average_scores(scores: Sequence[StepScores], beams: Tensor) -> StepScores:
+    """Average probabilities and aligning attention of several models for the beams [B, K]."""
     if len(scores) == 1:
         return scores[0]
     # Models that left out different beams have scores of different shapes.
     if len({model_scores.log_probs.shape for model_scores in scores}) > 1:
-        scores = [model_scores.of_all(batch, beam_size) for model_scores in scores]
+        scores = [model_scores.of_all(beams) for model_scores in scores]
     log_probs = []
     weights = []
     for model_scores in scores:

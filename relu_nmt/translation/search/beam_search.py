@@ -180,7 +180,7 @@ class BeamSearch:
         totals = self._live.totals
         step = self._step
         if not self._constraints.are_alike(step):
-            scores = scores.of_all(*totals.shape)
+            scores = scores.of_all(totals)
         self._constraints.apply(scores.log_probs, step)
         if self._uniforms is not None:
             uniforms = self._uniforms[:, step]

@@ -42,7 +42,7 @@ def best_of_groups(
     Reference: Vijayakumar et al. 2018, equation 4 with Hamming diversity. Beams of one group are
     neighbors here. Fairseq interleaves the groups and adds the penalty to the score.
     """
-    scores = scores.of_all(*totals.shape)
+    scores = scores.of_all(totals)
     log_probs = scores.log_probs_of(totals)
     batch, beam_size, vocab_size = log_probs.shape
     size = beam_size // num_groups

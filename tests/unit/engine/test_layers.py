@@ -116,7 +116,7 @@ def forced(decoder, dtype=None, steps=12, computed=False, source=None):
             if step == 0:
                 log_probs.append(scores.log_probs.flatten(0, 1))
             else:
-                row_log_probs = scores.of_all(*tokens.shape).log_probs
+                row_log_probs = scores.of_all(tokens).log_probs
                 log_probs.append(row_log_probs[live])
                 parents = torch.multinomial(live.float(), 4, True, generator=generator)
                 search.reorder(parents)

@@ -114,7 +114,7 @@ def test_live_beams_equal_those_among_all(choices, aligned):
         live[:, t % 4] = True
         scores = partial.step(tokens[:, :, t], live)
         expected = full.step(tokens[:, :, t]).log_probs
-        torch.testing.assert_close(scores.of_all(*live.shape).log_probs[live], expected[live])
+        torch.testing.assert_close(scores.of_all(live).log_probs[live], expected[live])
         # No hypothesis goes on from one that is not computed.
         parents = torch.where(live, torch.arange(4), t % 4)
         for search in (partial, full):
