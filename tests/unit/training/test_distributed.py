@@ -261,13 +261,13 @@ process.close()
 """
 
 
-def test_processes_that_start_without_torchrun_meet(monkeypatch):
+def test_processes_that_start_without_torchrun_meet(monkeypatch, quick_python):
     port = str(free_port())
     leave_over(monkeypatch, MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
     processes = []
     for rank in ("1", "0"):
         environment = {**os.environ, "RANK": rank, "PYTHONPATH": str(ROOT)}
-        command = [sys.executable, "-c", MEETING]
+        command = [quick_python, "-c", MEETING]
         processes.append(
             subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
         )

@@ -95,6 +95,7 @@ def cut(row, separator, read=False):
 
 @each_mechanism
 @pytest.mark.parametrize("global_layers", [0, 1, 2])
+@torch.no_grad()
 def test_one_sentence_equals_that_of_a_sentence_model(choices, global_layers):
     full = make_model(choices, aligned=False)
     model = make_model(choices, global_layers=global_layers)
@@ -106,6 +107,7 @@ def test_one_sentence_equals_that_of_a_sentence_model(choices, global_layers):
 
 
 @each_mechanism
+@torch.no_grad()
 def test_lower_layers_equal_a_sentence_model(choices):
     """Encoder and decoder states of documents equal the states of their single sentences."""
     full = make_model(choices, aligned=False)

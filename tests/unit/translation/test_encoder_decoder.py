@@ -98,7 +98,7 @@ def test_layers_are_dropped_in_training_only(recompute):
     dropping = model(**settings, encoder_layerdrop=0.5, decoder_layerdrop=0.25).train()
     layers = [*dropping.encoder.layers, *dropping.decoder.layers]
     torch.manual_seed(1)
-    number = 200
+    number = 100
     dropped = torch.zeros(len(layers))
     for _ in range(number):
         dropping.zero_grad()

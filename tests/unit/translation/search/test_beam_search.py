@@ -12,7 +12,7 @@ from toy_models import (
     decoder_of,
     generator_of,
     hypothesis_scores,
-    log_prob_of,
+    log_probs_of,
     padded,
     ranked_outputs,
     tokens_of,
@@ -207,17 +207,16 @@ def search_slowly(model, source, beam, threshold, limit):
         return candidate[0][-1] == EOS
 
     for step in range(limit + 1):
-        beams = []
-        for words, total in going_on:
-            allowed = [EOS] if step == limit else [EOS, *range(UNK, 7)] if step else range(UNK, 7)
-            for token in allowed:
-                gain = log_prob_of(model, source, [*words, token])[-1].item()
-                beams.append(((*words, token), total + gain))
-        beams.sort(key=lambda candidate: -candidate[1])
+        allowed = [EOS] if step == limit else [EOS, *range(UNK, 7)] if step else range(UNK, 7)
+        outputs = []
+        for words, _ in going_on:
+            outputs += [(*words, token) for token in allowed]
+        totals = log_probs_of(model, source, outputs).sum(1).tolist()
+        beams = sorted(zip(outputs, totals, strict=True), key=lambda candidate: -candidate[1])
         beams = [candidate for candidate in beams if candidate[1] >= beams[0][1] - threshold]
         ended += filter(has_ended, beams[:beam])
         going_on = list(itertools.filterfalse(has_ended, beams[: 2 * beam]))[:beam]
-        if len(ended) >= beam:
+        if len(ended) >= beam or not going_on:
             break
     return sorted(ended, key=lambda candidate: -candidate[1] / len(candidate[0]))
 

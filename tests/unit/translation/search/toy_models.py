@@ -88,13 +88,18 @@ class ToyModel(nn.Module):
         return torch.stack(features, 1)
 
 
+def log_probs_of(model, source, outputs):
+    """Return the log-probabilities [N, T] of all tokens of outputs [N, T] by teacher forcing."""
+    tokens = torch.as_tensor(outputs)
+    previous = torch.cat([torch.full((len(tokens), 1), EOS), tokens[:, :-1]], 1)
+    features = model(source[None].expand(len(tokens), -1), previous)
+    log_probs = model.logits(features).log_softmax(-1)
+    return log_probs.gather(2, tokens[:, :, None])[:, :, 0]
+
+
 def log_prob_of(model, source, tokens):
-    """Return the log-probabilities of all tokens by teacher forcing."""
-    tokens = torch.as_tensor(tokens)
-    previous = torch.cat([torch.tensor([EOS]), tokens[:-1]])
-    features = model(source[None], previous[None])
-    log_probs = model.logits(features)[0].log_softmax(-1)
-    return log_probs.gather(1, tokens[:, None])[:, 0]
+    """Return the log-probabilities of all tokens of one output."""
+    return log_probs_of(model, source, torch.as_tensor(tokens)[None])[0]
 
 
 def all_outputs(vocab_size, limit, shortest=1):
@@ -108,9 +113,10 @@ def all_outputs(vocab_size, limit, shortest=1):
 def ranked_outputs(model, source, outputs, lenpen):
     """Return the score of each output by teacher forcing, the best first."""
     scores = {}
-    for output in outputs:
-        total = float(log_prob_of(model, source, output).sum())
-        scores[tuple(output)] = total / len(output) ** lenpen
+    for length, group in itertools.groupby(sorted(outputs, key=len), len):
+        of_length = list(map(tuple, group))
+        totals = log_probs_of(model, source, of_length).sum(1) / length**lenpen
+        scores |= dict(zip(of_length, totals.tolist(), strict=True))
     return dict(sorted(scores.items(), key=itemgetter(1), reverse=True))
 
 
