@@ -10,7 +10,7 @@ import numpy as np
 
 from relu_nmt.data.dictionary import SPECIAL_SYMBOLS
 from relu_nmt.data.documents import SINGLE_SENTENCES, WindowConfig
-from relu_nmt.errors import DataError, counted, refuse_unordered, reporting
+from relu_nmt.errors import ConfigError, DataError, counted, refuse_unordered, reporting
 from relu_nmt.io.plain_text import refuse_markup, refuse_utf16
 from relu_nmt.tokenization.base import SentenceSplitter
 from relu_nmt.tokenization.pipeline import LANGUAGE_CODE
@@ -176,10 +176,19 @@ class SourceEncoder:
     def splitter(
         self, split_sentences: bool | None = None, max_doc_tokens: int = SINGLE_SENTENCES
     ) -> SentenceSplitter | None:
-        """Return the splitter that divides lines into sentences. None if lines stay whole."""
+        """Return the splitter that divides lines into sentences. None if lines stay whole.
+
+        Raises:
+            ConfigError: ``split_sentences`` is set, and lines are translated together.
+        """
         is_required = split_sentences is True
         if split_sentences is None:
             split_sentences = self._max_doc_tokens == SINGLE_SENTENCES and self.separators is None
+        if max_doc_tokens != SINGLE_SENTENCES and is_required:
+            raise ConfigError(
+                f"--split-sentences: lines up to {max_doc_tokens} tokens are translated together; "
+                "give a line for each sentence, or --max-doc-tokens 1"
+            )
         if max_doc_tokens != SINGLE_SENTENCES or not split_sentences:
             return None
         return SentenceSplitter(self.source_words.language, is_required)

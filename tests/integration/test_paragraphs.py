@@ -3,12 +3,13 @@
 import itertools
 import json
 import math
+import re
 import sys
 
 import numpy as np
 import pytest
 
-from relu_nmt.errors import MissingExtraError
+from relu_nmt.errors import ConfigError, MissingExtraError
 from relu_nmt.translator import Translator
 from tests.commands import assert_refused, run_here
 from tests.outputs import column, lines_of, numbers_of, texts_of
@@ -176,6 +177,11 @@ def test_a_model_of_documents_keeps_lines_whole_unless_asked(tmp_path):
     unsplit = translator.translate(LINES, **SEARCH)
     assert unsplit == translator.translate(LINES, **SEARCH, split_sentences=False)
     assert unsplit != translator.translate(LINES, **SEARCH, split_sentences=True)
+    together = "--split-sentences: lines up to 50 tokens are translated together"
+    with pytest.raises(ConfigError, match=re.escape(together)):
+        translator.translate_documents([LINES], **SEARCH, split_sentences=True)
+    flags = [path, "--cpu", "--port", 0, "--split-sentences"]
+    assert_refused(run_here("serve", flags, check=False), together)
 
 
 def test_without_the_library_a_note_says_what_to_install(model, monkeypatch, tmp_path, translator):

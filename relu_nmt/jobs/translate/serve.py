@@ -31,10 +31,14 @@ def serve(settings: ServeSettings, *, progress: bool = True) -> None:
         if settings.host in LOOPBACK and not settings.allowed_hosts:
             limits = replace(settings, allowed_hosts=LOOPBACK)
         app = make_app(translator, settings.search, windows, limits, models[1:])
-        split = translator.sources.splitter(settings.split_sentences, windows.max_doc_tokens)
-        if split is not None:
-            split("One. Two.")  # notes a missing library
-            print_notes(split.note)
+        splitter_note = ""
+        for model, windows_of_model in models:
+            max_doc_tokens = windows_of_model.max_doc_tokens
+            split = model.sources.splitter(settings.split_sentences, max_doc_tokens)
+            if split is not None:
+                split("One. Two.")  # notes a missing library
+                splitter_note = split.note
+        print_notes(splitter_note)
         if progress:
             print_notes(length_note(settings.max_doc_tokens, translator.max_doc_tokens))
             pairs = [f"{model.task.source_lang}-{model.task.target_lang}" for model, _ in models]
