@@ -105,6 +105,10 @@ class VisionModel(nn.Module):
 def build_vision_model(config: VisionTransformerConfig, num_classes: int) -> VisionModel:
     """Return a new model of the configured family.
 
+    Raises:
+        ConfigError: the family or the attention cannot work with these settings.
+        OutOfMemoryError: the weights need more memory than is free.
+
     Example:
         >>> config = VisionTransformerConfig(image_size=32, patch_size=4, layers=1)
         >>> tuple(build_vision_model(config, 10)(torch.zeros(2, 3, 32, 32)).logits.shape)

@@ -94,6 +94,10 @@ def open_images(path: str | os.PathLike[str], least_classes: int = 2) -> dict[st
 
     Returns the sets by name, ``train`` first. Without such a part there is one set, named after the
     path.
+
+    Raises:
+        DataError: the path does not exist, or holds no images in classes.
+        MissingExtraError: Pillow is not installed, or pyarrow for parquet files.
     """
     # Check Pillow first, for an early error.
     image_files.import_pillow()

@@ -160,6 +160,11 @@ class ImageClassifier:
             dtype: float32 by default.
             attention_backend: ``auto``, or a back end that every attention of the model has.
             image_size: pixels a side of the input, or height and width (default: as in training).
+
+        Raises:
+            CheckpointError: the file is missing or damaged, or its weights do not fit its settings.
+            ConfigError: the back end is unknown.
+            MissingExtraError: the back end is not installed.
         """
         checkpoint = load_checkpoint(path)
         metadata = classifier_metadata(checkpoint.metadata, path)
@@ -193,8 +198,11 @@ class ImageClassifier:
             images: files or images of Pillow, or a single one.
             top_k: number of classes to return (default: all).
             batch_size: pictures to classify at once.
-            damaged: called with the DataError of each picture that cannot be read, whose result is
+            damaged: called with the error of each picture that cannot be read, whose result is
                 empty. By default the first error is raised.
+
+        Raises:
+            DataError: a file is missing or no image, or an image has pixels of 32 bits.
         """
         # A text is one path, not one for each of its letters.
         if isinstance(images, str) or not isinstance(images, Iterable):

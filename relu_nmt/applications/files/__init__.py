@@ -157,6 +157,10 @@ def _main_part(language: str) -> str:
 def format_name(path: str | os.PathLike[str], name: str | None = None) -> str:
     """Return the name of a file's format: ``name``, or else the format of the path's ending.
 
+    Raises:
+        ConfigError: there is no such format.
+        DataError: the file is of a kind that is not read.
+
     Example:
         >>> format_name("page.html"), format_name("talk.de"), format_name("talk.de", "markdown")
         ('html', 'text', 'markdown')
@@ -198,7 +202,15 @@ def translated(
 ) -> bytes:
     """Return the content of a file with its text translated.
 
-    ``name`` is the name of the format. The file names the ``languages`` of the translation.
+    Args:
+        content: the bytes of the file.
+        name: name of the format.
+        translate: translates the segments.
+        options: options of the formats.
+        languages: languages of the translation, which the file names.
+
+    Raises:
+        DataError: the file is damaged, too large or not of this format.
     """
     from relu_nmt.applications.files.document import MOST_BYTES
 
@@ -218,7 +230,11 @@ def translate_file(
     name: str,
     languages: Languages = UNKNOWN_LANGUAGES,
 ) -> None:
-    """Translate a file as :func:`translated`. After an error nothing is written."""
+    """Translate a file as :func:`translated`. After an error nothing is written.
+
+    Raises:
+        DataError: the file cannot be read or written, or is damaged.
+    """
     with reporting(f"{path}: cannot read it"):
         content = Path(path).read_bytes()
     with reporting(path, caught=DataError):

@@ -152,7 +152,7 @@ def _tag_at(source: str, begin: int) -> Piece:
 
 
 def partners(tags: Sequence[Piece]) -> dict[int, int]:
-    """Return the number of the closing tag of each opening tag that has one."""
+    """Return the closing tag of each opening tag that has one (DataError: nested too deeply)."""
     open_tags: dict[str, list[int]] = {}
     closing_of = {}
     for number, piece in enumerate(tags):

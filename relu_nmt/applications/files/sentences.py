@@ -231,7 +231,11 @@ def joined(
 
 
 def read_glossary(path: str) -> dict[str, str]:
-    """Read a glossary: lines of a source term, a tab and its target term."""
+    """Read a glossary: lines of a source term, a tab and its target term.
+
+    Raises:
+        DataError: the file cannot be read, or a line has another form.
+    """
     glossary = {}
     for number, line in enumerate(read_lines(path), 1):
         terms = [term.strip() for term in line.split("\t")]
