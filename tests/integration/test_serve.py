@@ -206,7 +206,7 @@ def test_a_person_translates_a_document_and_sees_the_attention(server, tmp_path)
         for content in ("'%PDF-1.4'", "new Uint8Array([80, 75, 3, 4, 255])", "'a\\0b'"):
             browser.run("tell('')")
             browser.run(f"open(new File([{content}], 'talk.docx'))")
-            browser.until("get('status').textContent.startsWith('talk.docx is no plain text')")
+            browser.until("get('status').textContent.startsWith('talk.docx is not plain text')")
         # A file of another kind is translated as a whole.
         browser.until("!get('whole').hidden && get('upload').accept.includes('.docx')")
         browser.run("told = []; tellNow = tell; tell = text => { told.push(text); tellNow(text); }")
@@ -227,6 +227,34 @@ def test_a_person_translates_a_document_and_sees_the_attention(server, tmp_path)
         browser.until("told.includes('translating long.html: 3 of 1,234 sentences')")
         browser.until("told.includes('long.html is translated and saved')")
         assert browser.complaints() == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(PROGRAM is None, reason="chromium is not installed")
+def test_a_person_translates_a_file_with_a_key(serve, tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("secret\n")
+    flags = "--api-keys", str(keys), "--max-file-bytes", "2000"
+    with serve(*flags) as server, Chromium(tmp_path / "profile") as browser:
+        browser.open(server.url)
+        browser.until("!get('whole').hidden && !get('key').hidden")
+        label = browser.run("get('whole').textContent")
+        assert label == "Translate a file, up to 0.002 MB"
+
+        def see(size, text):
+            browser.run(f"void translateFile(new File(['x'.repeat({size})], 'a.html'))")
+            browser.until(f"get('status').textContent === '{text}'")
+
+        see(2001, "a.html is larger than 0.002 MB; divide it")
+        see(8, "type your key for files first")
+        assert browser.run("document.activeElement.id") == "key"
+        browser.type("wrong")
+        see(8, "Invalid API key")
+        browser.run("get('key').value = 'secret'; get('key').dispatchEvent(new Event('change'))")
+        see(8, "a.html is translated and saved")
+        browser.open(server.url)
+        browser.until("get('key').value === 'secret'")
+        assert "secret" not in browser.run("location.href")
 
 
 @pytest.mark.slow

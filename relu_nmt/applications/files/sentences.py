@@ -3,7 +3,7 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import Any
@@ -30,7 +30,7 @@ from relu_nmt.tokenization.base import SentenceSplitter
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.search.config import GenerationConfig, generation_config
 from relu_nmt.translation.search.document_search import Search, SourceDocuments
-from relu_nmt.translation.search.translations import TranslatedLines
+from relu_nmt.translation.search.translations import SourceSentence, TranslatedLines
 from relu_nmt.translator import TranslationRequest, Translator
 
 TranslateSegments = Callable[[Sequence[Segment]], list[AlignedText]]
@@ -59,6 +59,8 @@ class SegmentTranslator:
     # Searches windows, and adds their sentences to ``num_done``. This number can exceed
     # ``num_sentences``, since some are translated twice. None: the translator's search.
     search: Search | None = None
+    # Makes a list of the sentences that are being encoded.
+    read: Callable[[Iterator[SourceSentence]], list[SourceSentence]] = list
 
     def __post_init__(self) -> None:
         task = self.translator.task
@@ -158,7 +160,7 @@ class SegmentTranslator:
             split_sentences=False,
             **self.request_fields,
         )
-        lines = self._searched(self.translator.sources.encode(request)).translations
+        lines = self._searched(self.translator.sources.encode(request, self.read)).translations
         results = []
         for text, translation in zip(texts, lines, strict=True):
             if translation.alignment is None:

@@ -24,6 +24,13 @@ class ServerOptions:
         most=2**30,
         metavar="BYTES",
     )
+    max_file_bytes: int = option(
+        10_000_000,
+        "longest upload of a file, in bytes (status 413 above it)",
+        least=1,
+        most=2**26,
+        metavar="BYTES",
+    )
     # The limit leaves room for the sentence that the server translates when it starts.
     max_request_tokens: int = option(
         4096,

@@ -142,8 +142,12 @@ def _add_model_routes(
     services: Sequence[TranslationService],
     limits: ServerOptions,
 ) -> None:
-    sizes = {"bytes": limits.max_request_bytes, "tokens": limits.max_request_tokens}
-    largest_request = messages.Limits(**sizes, seconds=limits.request_seconds)
+    largest_request = messages.Limits(
+        bytes=limits.max_request_bytes,
+        file_bytes=limits.max_file_bytes,
+        tokens=limits.max_request_tokens,
+        seconds=limits.request_seconds,
+    )
     descriptions = {}
     for service in services:
         values = service.describe()
@@ -246,21 +250,25 @@ def _add_errors(app: FastAPI) -> None:
     """Turn every error into an answer with one line of JSON."""
 
     @app.exception_handler(RequestValidationError)
-    async def wrong_request(_: Request, error: RequestValidationError) -> JSONResponse:
+    async def wrong_request(request: Request, error: RequestValidationError) -> JSONResponse:
         # Report only the first problem, in one line.
         problem = error.errors()[0]
-        if problem["type"] == "json_invalid":
-            return refusal(422, f"the body is no JSON: {problem['ctx']['error']}")
         path = [str(part) for part in problem["loc"] if part != "body"]
-        if not path:
-            return refusal(422, "expected an object")
-        return refusal(422, f"{'.'.join(path)}: {problem['msg']}")
+        text = f"{'.'.join(path)}: {problem['msg']}"
+        if problem["type"] == "json_invalid":
+            text = f"the body is no JSON: {problem['ctx']['error']}"
+        elif not path:
+            text = "expected an object"
+        elif request.url.path in libretranslate.PATHS:
+            is_missing = problem["type"] == "missing"
+            text = f"missing {path[0]} parameter" if is_missing else f"{path[0]}: {problem['msg']}"
+        return invalid(request, text)
 
     @app.exception_handler(HTTPException)
-    async def refused(_: Request, error: HTTPException) -> JSONResponse:
+    async def refused(request: Request, error: HTTPException) -> JSONResponse:
         # FastAPI answers 400, with the cause, if it cannot read the JSON at all.
         if error.status_code == 400 and error.__cause__ is not None:
-            return refusal(422, f"the body is no JSON: {error.__cause__}")
+            return invalid(request, f"the body is no JSON: {error.__cause__}")
         headers = RETRY if error.status_code in (429, 503) else error.headers
         return refusal(error.status_code, str(error.detail), headers)
 
@@ -269,9 +277,17 @@ def _add_errors(app: FastAPI) -> None:
         return refusal(503, NO_MEMORY)
 
     @app.exception_handler(ReluNmtError)
-    async def impossible(_: Request, error: ReluNmtError) -> JSONResponse:
-        return refusal(422, str(error))
+    async def impossible(request: Request, error: ReluNmtError) -> JSONResponse:
+        status = 400 if request.url.path in libretranslate.PATHS else 422
+        return refusal(status, str(error))
 
     @app.exception_handler(Exception)
     async def failed(_: Request, error: Exception) -> JSONResponse:
         return refusal(500, "an error of the server; see its log")
+
+
+def invalid(request: Request, text: str) -> JSONResponse:
+    """Return the error of a request that is not as described, in the form of its interface."""
+    if request.url.path in libretranslate.PATHS:
+        return refusal(400, f"Invalid request: {text}")
+    return refusal(422, text)

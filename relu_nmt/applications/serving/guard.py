@@ -5,6 +5,7 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from http import HTTPStatus
 from typing import Any
 
@@ -24,12 +25,12 @@ _HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^:\[\]]+))(?::\d+)?")
 PORTS = {"http": ":80", "https": ":443"}
 """Default ports, which an origin may leave out."""
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
-FORMS = {
-    "/translate": "application/x-www-form-urlencoded",
-    "/detect": "application/x-www-form-urlencoded",
-    "/translate_file": "multipart/form-data",
-}
-"""Types of the bodies that LibreTranslate's interface reads beside JSON."""
+FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
+UPLOADS = "/translate_file"
+FORM_PATHS = ("/translate", "/detect", UPLOADS)
+"""Paths of LibreTranslate's interface, which reads forms beside JSON."""
+MOST_UPLOADS = 16
+"""Most files that the server holds at once, since each takes memory. Further ones wait."""
 NO_MEMORY = "not enough memory for this text; send fewer lines at a time"
 RETRY = {"Retry-After": "1"}
 
@@ -73,6 +74,7 @@ def guarded(
     The guard refuses bodies that are too large or too slow, and requests that a page of another
     origin makes a browser send. It counts answers by path for ``paths``, and all others together.
     """
+    uploads = asyncio.Semaphore(MOST_UPLOADS)
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         # Pass on messages that are no requests, such as the start of the server.
@@ -93,7 +95,8 @@ def guarded(
 
         # Count the answer even after an error. Without a status it counts as 500.
         try:
-            await _answer(app, limits, scope, receive, sending)
+            async with uploads if scope["path"] == UPLOADS else nullcontext():
+                await _answer(app, limits, scope, receive, sending)
         except (RuntimeError, MemoryError) as error:
             # Refuse a request without a trace if there is not enough memory or no thread for it.
             if status or not is_out_of_memory(error):
@@ -155,7 +158,9 @@ def replayed(message: Message, receive: Receive) -> Receive:
 async def _body(scope: Scope, receive: Receive, limits: ServerOptions) -> bytes:
     """Return the body of a request. Refuse a wrong head, and a body that is large or slow."""
     _check_head(scope, limits.allowed_hosts)
-    reading = _read(Request(scope, receive), limits.max_request_bytes)
+    is_file = scope["path"] == UPLOADS
+    max_bytes = limits.max_file_bytes if is_file else limits.max_request_bytes
+    reading = _read(Request(scope, receive), max_bytes)
     try:
         return await asyncio.wait_for(reading, limits.request_seconds)
     except asyncio.TimeoutError:
@@ -168,7 +173,7 @@ async def _read(request: Request, max_bytes: int) -> bytes:
     async for part in request.stream():
         body += part
         if len(body) > max_bytes:
-            raise HTTPException(413, f"more than {max_bytes:,} bytes; send less text at a time")
+            raise HTTPException(413, f"more than {max_bytes:,} bytes; send less at a time")
     return bytes(body)
 
 
@@ -202,8 +207,8 @@ def _check_head(scope: Scope, allowed_hosts: Sequence[str]) -> None:
     if scope["method"] != "POST":
         return
     types = [value.partition(";")[0].strip() for value in headers["content-type"]]
-    form = FORMS.get(scope["path"], "application/json")
-    if types not in (["application/json"], [form]):
+    forms = FORMS if scope["path"] in FORM_PATHS else ()
+    if len(types) != 1 or types[0] not in ("application/json", *forms):
         raise HTTPException(415, "expected Content-Type: application/json")
     encoding = ", ".join(headers["content-encoding"])
     if encoding not in ("", "identity"):

@@ -3,39 +3,49 @@
 Its requests are JSON or forms. Plain text and HTML are translated as files.
 """
 
-import html
 import json
+import logging
+import math
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import PurePath
+from pathlib import PureWindowsPath
 from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl, quote
 
 from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel, Field
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import Field as FormField
+from python_multipart.multipart import File, FormParser, parse_options_header
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from relu_nmt.applications.files import ENDINGS, FileOptions, format_name, translated
+from relu_nmt.applications.files import ENDINGS, FileOptions, format_name, formats, translated
 from relu_nmt.applications.files.sentences import SegmentTranslator
 from relu_nmt.applications.serving import ServerOptions
 from relu_nmt.applications.serving.detection import confidences
-from relu_nmt.applications.serving.guard import refusal, replayed
+from relu_nmt.applications.serving.guard import FORMS, UPLOADS, replayed
 from relu_nmt.applications.serving.queues import QueuedRequest, RequestQueue
 from relu_nmt.applications.serving.service import TranslationService, services_of
+from relu_nmt.errors import DataError, reporting
 from relu_nmt.io.text_lines import read_lines
 from relu_nmt.translation.search.translations import SourceSentence, Translation
 
 TEXT_PATH = "/libretranslate/translate"
 """The internal route of texts, since the route ``/translate`` also serves lines."""
-PATHS = ("/languages", "/detect", "/translate_file", TEXT_PATH, "/frontend/settings")
+PATHS = ("/languages", "/detect", UPLOADS, TEXT_PATH, "/frontend/settings")
 LEAST_CONFIDENCE = 0.8
 """Least confidence that chooses a language if the source is ``auto``."""
 MOST_FILES = 32
 """Most translated files that wait for their download. For a further file the oldest goes."""
+MOST_FILES_BYTES = 2**28
+"""Most bytes of all these files."""
+MOST_PARTS = 100
+"""Most parts of a form."""
+logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # it would log what clients send
 
 
 Text = Annotated[str, Field(pattern="")]
@@ -50,14 +60,14 @@ class TextBody(BaseModel):
     target: Text
     format: Literal["text", "html"] = "text"
     alternatives: int = Field(0, ge=0)
-    api_key: str = ""
+    api_key: str | None = None
 
 
 class DetectBody(BaseModel):
     """A text whose language is asked for."""
 
     q: Text
-    api_key: str = ""
+    api_key: str | None = None
 
 
 def add_routes(
@@ -73,7 +83,7 @@ def add_routes(
         ("GET", "/frontend/settings", interface.settings),
         ("POST", "/detect", interface.detect),
         ("POST", TEXT_PATH, interface.translate),
-        ("POST", "/translate_file", interface.translate_file),
+        ("POST", UPLOADS, interface.translate_file),
         ("GET", "/file_progress/{key}", interface.file_progress),
         ("GET", "/download_file/{key}", interface.download),
     )
@@ -94,15 +104,13 @@ def reading_forms(app: ASGIApp) -> ASGIApp:
         message = await receive()
         body = message.get("body", b"")
         headers = dict(scope["headers"])
-        if headers.get(b"content-type", b"").startswith(b"application/x-www-form-urlencoded"):
-            fields = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
-            if "q" not in fields:
-                answer = refusal(415, "expected Content-Type: application/json")
-                await answer(scope, receive, send)
-                return
+        content_type = headers.get(b"content-type", b"").decode("latin-1")
+        is_form = content_type.lower().startswith(FORMS)
+        if is_form:
+            fields, *_ = parsed_form(content_type, body)
             body = json.dumps(fields).encode()
             headers |= {b"content-type": b"application/json", b"content-length": b"%d" % len(body)}
-        if scope["path"] == "/translate" and _has_text(body):
+        if scope["path"] == "/translate" and (is_form or _has_text(body)):
             scope = {**scope, "path": TEXT_PATH, "raw_path": TEXT_PATH.encode()}
         receive = replayed({**message, "body": body}, receive)
         await app({**scope, "headers": list(headers.items())}, receive, send)
@@ -111,11 +119,14 @@ def reading_forms(app: ASGIApp) -> ASGIApp:
 
 
 def _has_text(body: bytes) -> bool:
+    """Return whether a body is a request of LibreTranslate's interface, and not one for lines."""
     try:
         content = json.loads(body)
     except (ValueError, RecursionError):
         return False
-    return isinstance(content, dict) and "q" in content and "lines" not in content
+    if not isinstance(content, dict) or "lines" in content:
+        return False
+    return not content.keys().isdisjoint(TextBody.model_fields)
 
 
 class _Interface:
@@ -129,7 +140,8 @@ class _Interface:
         self._max_bytes = limits.max_request_bytes
         self._keys: frozenset[str] | None = None
         if limits.api_keys is not None:
-            self._keys = frozenset(read_lines(limits.api_keys))
+            keys = map(str.strip, read_lines(limits.api_keys))
+            self._keys = frozenset(filter(None, keys))
         # Keep the order of the models. The first one's languages are the defaults.
         self._sources = list(dict.fromkeys(service.languages[0] for service in services))
         self._targets = list(dict.fromkeys(service.languages[1] for service in services))
@@ -148,12 +160,13 @@ class _Interface:
     async def settings(self) -> dict[str, Any]:
         """Return the settings of a page for people."""
         source, target = self._services[0].languages
+        own_formats = set(formats.names()).difference(ENDINGS.values())
         return {
             "apiKeys": self._keys is not None,
             "keyRequired": self._keys is not None,
             "charLimit": self._max_bytes,
             "filesTranslation": True,
-            "supportedFilesFormat": sorted(ENDINGS),
+            "supportedFilesFormat": sorted([*ENDINGS, *(f".{name}" for name in own_formats)]),
             "language": {
                 "source": {"code": source, "name": source},
                 "target": {"code": target, "name": target},
@@ -196,29 +209,35 @@ class _Interface:
         """Translate a file, and return the address of the translation."""
         content_type = request.headers.get("content-type", "")
         fields, name, content = parsed_form(content_type, await request.body())
-        self._check_key(fields.get("api_key", ""))
+        self._check_key(fields.get("api_key"))
+        path = PureWindowsPath("".join(filter(str.isprintable, name)))
+        if not path.name:
+            raise HTTPException(400, "Invalid request: missing file parameter")
         target_lang = fields.get("target", self._targets[0])
         service, _ = self._chosen(fields.get("source", "auto"), target_lang)
         progress_key = fields.get("progress", "")
+        format = format_name(path.name)
 
         def work(queued: QueuedRequest) -> bytes:
-            segments = service.segment_translator(queued)
+            segments = service.segment_translator(queued, is_file=True)
             self._running[progress_key] = segments
             try:
-                return translated(
-                    content, format_name(name), segments, FileOptions(), segments.languages
-                )
+                with reporting(path.name, caught=DataError):
+                    return translated(content, format, segments, FileOptions(), segments.languages)
             finally:
                 self._running.pop(progress_key, None)
 
-        translation = await self._queue.answer(request.receive, work)
+        translation = await self._queue.answer(request.receive, work, is_file=True)
         # Change the files here only, since several threads of the queue work at once.
-        while len(self._files) >= MOST_FILES:
-            self._files.pop(next(iter(self._files)))
         key = secrets.token_urlsafe(16)
-        path = PurePath(name)
         self._files[key] = f"{path.stem}.{target_lang}{path.suffix}", translation
+        while len(self._files) > MOST_FILES or self._num_bytes > MOST_FILES_BYTES:
+            self._files.pop(next(iter(self._files)))
         return JSONResponse({"translatedFileUrl": str(request.url_for("download", key=key))})
+
+    @property
+    def _num_bytes(self) -> int:
+        return sum(len(content) for _, content in self._files.values())
 
     async def file_progress(self, key: str) -> dict[str, int]:
         """Return the number of sentences in a file, and how many of them are translated."""
@@ -237,7 +256,7 @@ class _Interface:
         headers = {"Content-Disposition": disposition, "X-Content-Type-Options": "nosniff"}
         return Response(content, headers=headers, media_type="application/octet-stream")
 
-    def _check_key(self, api_key: str) -> None:
+    def _check_key(self, api_key: str | None) -> None:
         if self._keys is not None and api_key not in self._keys:
             raise HTTPException(403, "Invalid API key")
 
@@ -311,30 +330,31 @@ def ranked_translations(text: str, name: str, segments: SegmentTranslator) -> li
 
 
 def parsed_form(content_type: str, body: bytes) -> tuple[dict[str, str], str, bytes]:
-    """Return the fields of a form with a file, and the file's name and content.
+    """Return the texts of a form, and the name and the content of its file, "" without one.
 
-    Raises:
-        HTTPException: the form has no file.
+    A damaged form is empty.
     """
-    _, _, parameters = content_type.partition("boundary=")
-    boundary, _, _ = parameters.partition(";")
-    separator = b"\r\n--" + boundary.strip(' "').encode()
-    fields = {}
-    name = ""
-    content = b""
-    for part in (b"\r\n" + body).split(separator)[1:-1]:
-        head, _, value = part.partition(b"\r\n\r\n")
-        description = head.decode("utf-8", "replace")
-        if "filename=" in description:
-            name = _parameter(description, "filename")
-            content = value
-        else:
-            fields[_parameter(description, "name")] = value.decode("utf-8", "replace")
-    if not name:
-        raise HTTPException(400, "Invalid request: missing file parameter")
-    return fields, name, content
+    kind, parameters = parse_options_header(content_type)
+    if kind == b"application/x-www-form-urlencoded":
+        return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True)), "", b""
+    boundary = parameters.get(b"boundary", b"")
+    if body.count(b"--" + boundary) > MOST_PARTS:
+        return {}, "", b""
+    texts: list[FormField] = []
+    files: list[File] = []
+    entries = texts.append, files.append
+    config = {"MAX_MEMORY_FILE_SIZE": math.inf}  # write no file to the disk
+    try:
+        FormParser("multipart/form-data", *entries, boundary=boundary, config=config).write(body)
+    except FormParserError:
+        return {}, "", b""
+    fields = {_decoded(text.field_name): _decoded(text.value) for text in texts}
+    for file in files:
+        if file.field_name == b"file":
+            file.file_object.seek(0)
+            return fields, _decoded(file.file_name), file.file_object.read()
+    return fields, "", b""
 
 
-def _parameter(head: str, name: str) -> str:
-    _, _, behind = head.partition(f'; {name}="')
-    return html.unescape(behind.partition('"')[0])
+def _decoded(text: bytes | None) -> str:
+    return (text or b"").decode("utf-8", "replace")

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 REASONS = {
+    400: "The request is of LibreTranslate's interface, and not as this describes.",
     403: "A page of another origin asks.",
     404: "No model of this server has these languages.",
     413: "Too many bytes, tokens or weights.",
@@ -147,6 +148,7 @@ class Limits(BaseModel):
     """The largest request."""
 
     bytes: int
+    file_bytes: int
     tokens: int
     seconds: float
     lines: int = MOST_LINES

@@ -24,6 +24,8 @@ ResultT = TypeVar("ResultT")
 STOPPING = "the server is stopping"
 GIVEN_UP = "the request was given up"
 TOO_MANY = "too many requests for large answers; come back later, or ask for a line"
+FILES_AT_ONCE = 4
+"""Most files that are translated at once. They leave the requests for texts their places."""
 
 
 class QueuedRequest:
@@ -70,13 +72,14 @@ class RequestQueue:
         self._batchers = batchers
         self._max_waiting = max_waiting
         self._seconds = seconds
-        self._pool = ThreadPoolExecutor(max_waiting, "request")
-        self._works: set[asyncio.Future[bytes]] = set()
+        self._pool = ThreadPoolExecutor(max_waiting + FILES_AT_ONCE, "request")
+        self._texts: set[asyncio.Future[bytes]] = set()
+        self._files: set[asyncio.Future[bytes]] = set()
 
     @property
     def num_waiting(self) -> int:
         """Number of requests that wait for their answer."""
-        return len(self._works)
+        return len(self._texts) + len(self._files)
 
     @property
     def is_open(self) -> bool:
@@ -84,7 +87,10 @@ class RequestQueue:
         return not any(batcher.is_closed for batcher in self._batchers)
 
     async def answer(
-        self, receive: Callable[[], Awaitable[Any]], work: Callable[[QueuedRequest], bytes]
+        self,
+        receive: Callable[[], Awaitable[Any]],
+        work: Callable[[QueuedRequest], bytes],
+        is_file: bool = False,
     ) -> bytes:
         """Call ``work`` with a new request in a thread, and return its result.
 
@@ -95,7 +101,9 @@ class RequestQueue:
         """
         if not self.is_open:
             raise HTTPException(503, STOPPING)
-        if self.num_waiting >= self._max_waiting:
+        if is_file and len(self._files) >= FILES_AT_ONCE:
+            raise HTTPException(429, f"{FILES_AT_ONCE} files are being translated; come back later")
+        if len(self._texts) >= self._max_waiting:
             raise HTTPException(429, f"{self.num_waiting} requests are waiting; come back later")
         # Start the work, and watch the connection.
         request = QueuedRequest()
@@ -104,8 +112,9 @@ class RequestQueue:
         except RuntimeError:  # no thread can be started. A running one may do the work later.
             request.give_up()
             raise
-        self._works.add(done)
-        done.add_done_callback(self._works.discard)
+        works = self._files if is_file else self._texts
+        works.add(done)
+        done.add_done_callback(works.discard)
         left = asyncio.ensure_future(receive())
         # Wait for the first event: the answer, the client's departure, or the time limit.
         waits: set[asyncio.Future[Any]] = {done, left}

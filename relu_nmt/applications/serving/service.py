@@ -22,6 +22,7 @@ from relu_nmt.modules.config import SLOTS, AttentionPlace
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.search.config import GenerationConfig
+from relu_nmt.translation.search.generator import longest_first
 from relu_nmt.translation.search.translations import SourceSentence, Translation
 from relu_nmt.translator import TranslationRequest, Translator
 from relu_nmt.translator.attention_maps import (
@@ -38,10 +39,11 @@ MOST_NUMBERS = 2**21
 """Most weights in one answer, about 15 MB of JSON."""
 LARGE_NUMBERS = 2**17
 """Answers with more weights than this are made one at a time."""
-WINDOWS_AT_ONCE = 8
-"""Windows of a file that the model translates before it turns to other requests."""
 BATCH_TOKENS = 2048
-"""Source tokens of a batch without ``--max-tokens``. A CPU needs a second or two for them."""
+"""Source tokens of a batch, and of a part of a file, without ``--max-tokens``.
+
+A CPU needs a second or two for them.
+"""
 DECIMALS = 4
 
 
@@ -94,13 +96,14 @@ class TranslationService:
         self._texts = [translator.task.source_text, translator.task.target_text]
         self._likelihood = SourceLikelihood(translator.task)
         self._texts_of_single = [replace(text, sentence_separator=None) for text in self._texts]
-        # Make large answers in one thread. An eighth of the queue stays free for other requests.
+        # Make large answers, and parts of files, in one thread. An eighth of the queue stays free
+        # for other requests.
         num_slots = max(1, limits.max_waiting - max(1, limits.max_waiting // 8))
         self._large_answers = ThreadPoolExecutor(1, "turn")
         self._slots = threading.Semaphore(num_slots)
-        max_tokens = config.max_tokens or BATCH_TOKENS
+        self._batch_tokens = config.max_tokens or BATCH_TOKENS
         search = translator.searcher(config)
-        self.batcher = Batcher(search, max_tokens, limits.batch_wait, on_batch)
+        self.batcher = Batcher(search, self._batch_tokens, limits.batch_wait, on_batch)
 
     def close(self) -> None:
         """Wait for the large answer in progress. The queue of requests is closed already."""
@@ -201,27 +204,35 @@ class TranslationService:
         with self._translator.sources.text_lock:
             return self._likelihood(text)
 
-    def segment_translator(self, request: QueuedRequest, num_best: int = 1) -> SegmentTranslator:
-        """Return a translator of the segments of a file, within the limits of a request.
+    def segment_translator(
+        self, request: QueuedRequest, num_best: int = 1, is_file: bool = False
+    ) -> SegmentTranslator:
+        """Return a translator of the segments of a text or a file, within the limits of a request.
 
-        Its search returns ``num_best`` translations of each window, but at most the beam size.
+        Its search returns ``num_best`` translations of each window, but at most the beam size. A
+        file may have any number of tokens, but only one part of one file at a time has the model.
         """
         num_best = max(self._config.nbest, min(num_best, self._config.beam))
         config = replace(self._config, nbest=num_best)
-        segments = SegmentTranslator(self._translator, config, self._windows)
+        read = partial(_checked, request)
+        segments = SegmentTranslator(self._translator, config, self._windows, read=read)
         search = self._translator.searcher(segments.config)
 
         def searched(sources: Sequence[SourceSentence]) -> list[list[Translation]]:
             num_tokens = sum(len(source.ids) for source in sources)
-            if num_tokens > self._max_tokens:
+            if num_tokens > self._max_tokens and not is_file:
                 raise HTTPException(413, f"{num_tokens:,} tokens; send less text at a time")
-            results = []
-            # Let other requests use the model between some windows.
-            for first in range(0, len(sources), WINDOWS_AT_ONCE):
-                part = sources[first : first + WINDOWS_AT_ONCE]
-                for source in part:
-                    self._check_length(source, "a text to translate at once has")
-                results += self.batcher.run(partial(search, part), request)
+            for source in sources:
+                self._check_length(source, "a text to translate at once has")
+            lengths = np.array([len(source.ids) for source in sources])
+            results: list[list[Translation]] = [[] for _ in sources]
+            # Let other requests use the model between the parts.
+            for numbers in longest_first(lengths, lambda longest: self._batch_tokens // longest):
+                part = [sources[number] for number in numbers]
+                run = partial(self.batcher.run, partial(search, part), request)
+                found = request.wait(self._large_answers.submit(run)) if is_file else run()
+                for number, translations in zip(numbers, found, strict=True):
+                    results[number] = translations
                 segments.num_done += sum(map(self._num_sentences, part))
             return results
 
@@ -367,6 +378,15 @@ class TranslationService:
         num_tokens = source.num_read(separators)
         if limit is not None and num_tokens > limit:
             raise ConfigError(f"{subject} {num_tokens:,} tokens, but the model reads {limit:,}")
+
+
+def _checked(request: QueuedRequest, sentences: Iterator[SourceSentence]) -> list[SourceSentence]:
+    """Return the sentences of a request, unless it is given up meanwhile."""
+    checked = []
+    for sentence in sentences:
+        request.check()
+        checked.append(sentence)
+    return checked
 
 
 def services_of(

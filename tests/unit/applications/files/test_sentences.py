@@ -61,7 +61,7 @@ def test_protected_texts_are_not_forced_nor_are_terms_in_them(monkeypatch, begin
     monkeypatch.setattr(
         translate.translator.sources,
         "encode",
-        lambda request: requests.append(request) or encode(request),
+        lambda request, read: requests.append(request) or encode(request, read),
     )
     protected = [Protected(begin, end)] if end else []
     translate([Segment("das Haus ist klein .", (0, 20), protected=protected)])

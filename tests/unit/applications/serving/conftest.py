@@ -7,5 +7,6 @@ import pytest
 def client():
     from tests.unit.applications.serving.clients import client_of
 
-    with client_of(max_request_tokens=200, max_request_bytes=20_000) as client:
+    limits = {"max_request_bytes": 20_000, "max_file_bytes": 20_000}
+    with client_of(max_request_tokens=200, **limits) as client:
         yield client

@@ -13,13 +13,13 @@ import torch
 pytest.importorskip("fastapi", reason="fastapi is not installed")
 from fastapi.testclient import TestClient
 
-from relu_nmt.applications.serving import ServerOptions, service
+from relu_nmt.applications.serving import ServerOptions, guard, service
 from relu_nmt.applications.serving import app as app_module
 from relu_nmt.applications.serving.guard import Metrics, guarded
 from relu_nmt.applications.serving.queues import QueuedRequest, run_in_slot
 from relu_nmt.applications.serving.service import weights_json
 from relu_nmt.errors import OutOfMemoryError
-from tests.unit.applications.serving.clients import client_of, metric, post_scope
+from tests.unit.applications.serving.clients import HOST, client_of, metric, post_scope
 from tests.unit.applications.serving.served_models import make_translator
 
 
@@ -163,9 +163,39 @@ def test_a_body_without_end_or_too_slow_is_refused(client, pause, limit, status)
         sent.append(message)
 
     limits = ServerOptions(max_request_bytes=20_000, request_seconds=limit)
-    guard = guarded(client.app, limits, Metrics(), frozenset())
-    asyncio.run(guard(post_scope("/translate"), receive, send))
+    app = guarded(client.app, limits, Metrics(), frozenset())
+    asyncio.run(app(post_scope("/translate"), receive, send))
     assert sent[0]["status"] == status and "error" in json.loads(sent[1]["body"])
+
+
+def test_only_some_files_are_received_at_once(client, monkeypatch):
+    monkeypatch.setattr(guard, "MOST_UPLOADS", 1)
+    app = guarded(client.app, ServerOptions(), Metrics(), frozenset())
+    scope = post_scope("/translate_file", (HOST, (b"content-type", b"multipart/form-data")))
+    statuses = []
+    received = []
+
+    async def send(message):
+        statuses.append(message.get("status"))
+
+    async def upload_twice():
+        go = asyncio.Event()
+
+        async def receive():
+            received.append(1)
+            await go.wait()
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        uploads = asyncio.gather(app(scope, receive, send), app(scope, receive, send))
+        while not received:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.1)
+        assert received == [1]
+        go.set()
+        await uploads
+
+    asyncio.run(upload_twice())
+    assert statuses.count(400) == 2
 
 
 class Slow:

@@ -58,8 +58,6 @@ def test_a_whole_number_may_be_a_float(client):
         [b""],
         [b"text/plain"],
         [b"text/plain; application/json"],
-        [b"application/x-www-form-urlencoded"],
-        [b"multipart/form-data; boundary=x"],
         [b"application/geo+json"],
         [b"application/jsonx"],
         [b"text/plain", b"application/json"],
@@ -70,6 +68,13 @@ def test_a_whole_number_may_be_a_float(client):
 def test_a_content_type_other_than_json_is_refused(client, types, path):
     headers = [(b"content-type", value) for value in types]
     assert status_of(client.app, [HOST, *headers], path) == 415
+
+
+@pytest.mark.parametrize("kind", [b"application/x-www-form-urlencoded", b"multipart/form-data"])
+def test_lines_are_no_form(client, kind):
+    headers = [HOST, (b"content-type", kind + b"; boundary=x")]
+    assert status_of(client.app, headers, "/attention") == 415
+    assert status_of(client.app, headers, "/translate") == 400
 
 
 @pytest.mark.parametrize("kind", [b"application/json", b"Application/JSON ; charset=utf-8"])

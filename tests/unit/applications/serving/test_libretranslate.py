@@ -6,6 +6,7 @@ import time
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from urllib.error import HTTPError
 
 import pytest
 
@@ -13,11 +14,13 @@ from tests.outputs import values
 
 pytest.importorskip("fastapi")
 
-from relu_nmt.applications.serving import service
+from relu_nmt.applications.files import formats
+from relu_nmt.applications.serving import ServerOptions, libretranslate, service
 from relu_nmt.applications.serving.app import make_app
 from relu_nmt.applications.serving.libretranslate import parsed_form
-from relu_nmt.applications.serving.queues import Batcher
+from relu_nmt.applications.serving.queues import FILES_AT_ONCE, Batcher
 from relu_nmt.translation.search.config import GenerationConfig
+from relu_nmt.translator.sources import SourceEncoder
 from tests.unit.applications.serving.clients import SEARCH, client_of
 from tests.unit.applications.serving.served_models import make_translator
 
@@ -63,7 +66,7 @@ def test_alternatives_are_the_other_hypotheses_of_the_beam():
             [],
             [f"{text}\n\n{text}" for text in alternatives],
         ]
-        assert client.post("/translate", json={**body, "alternatives": -1}).status_code == 422
+        assert client.post("/translate", json={**body, "alternatives": -1}).status_code == 400
 
 
 def test_lines_are_still_translated_by_the_same_path(client):
@@ -75,7 +78,6 @@ def test_lines_are_still_translated_by_the_same_path(client):
     [
         ({"q": "a", "source": "fr", "target": "en"}, 400, "fr is not supported"),
         ({"q": "a", "source": "de", "target": "fr"}, 400, "fr is not supported"),
-        ({"q": "a", "source": "de"}, 422, "target"),
         ({"q": "ein Haus . " * 100, "target": "en"}, 413, "tokens"),
     ],
 )
@@ -85,14 +87,73 @@ def test_errors_have_one_line(client, body, status, message):
     assert message in answer.json()["error"]
 
 
+BODY = {"q": "ein Haus", "source": "de", "target": "en"}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        ("/translate", {"source": "de", "target": "en"}, "missing q parameter"),
+        ("/translate", {"format": "text"}, "missing q parameter"),
+        ("/translate", {"q": "a", "source": "de"}, "missing target parameter"),
+        ("/translate", {**BODY, "q": 3}, "q: Input should be a valid string"),
+        ("/translate", {**BODY, "target": ["en"]}, "target: Input should be a valid string"),
+        ("/translate", {**BODY, "format": "pdf"}, "format: Input should be 'text' or 'html'"),
+        ("/detect", {}, "missing q parameter"),
+        ("/detect", {"q": ["a"]}, "q: Input should be a valid string"),
+        ("/detect", [], "expected an object"),
+        ("/detect", b"{", "the body is no JSON: "),
+        ("/detect", b"\xff", "the body is no JSON: "),
+        ("/translate_file", {"source": "de", "target": "en"}, "missing file parameter"),
+    ],
+)
+def test_wrong_requests_have_errors_in_the_form_of_the_interface(client, path, body, message):
+    content = body if isinstance(body, bytes) else json.dumps(body)
+    headers = {"Content-Type": "application/json"}
+    answers = [client.post(path, content=content, headers=headers)]
+    if message.startswith("missing") and body:
+        answers.append(client.post(path, data=body))
+        parts = {name: (None, value) for name, value in body.items()}
+        answers.append(client.post(path, files={"x": (None, "y"), **parts}))
+    for answer in answers:
+        assert answer.status_code == 400
+        assert list(answer.json()) == ["error"]
+        assert answer.json()["error"].startswith(f"Invalid request: {message}")
+
+
+def test_forms_of_both_types_are_read(client):
+    text = {**BODY, "q": "ein Haus & Hof; Übung"}
+    parts = {name: (None, value) for name, value in text.items()}
+    for path in ("/translate", "/detect"):
+        expected = client.post(path, json=text).json()
+        assert client.post(path, data=text).json() == expected
+        assert client.post(path, files=parts).json() == expected
+
+
 def test_keys_are_checked_if_the_server_has_some(tmp_path):
     path = tmp_path / "keys"
-    path.write_text("secret\n")
+    path.write_text("secret \n\n")
+    files = {"file": ("a.txt", b"ein Haus")}
     with client_of(api_keys=str(path)) as client:
-        body = {"q": "ein Haus", "source": "de", "target": "en"}
-        assert client.post("/translate", json=body).status_code == 403
-        assert client.post("/translate", json={**body, "api_key": "secret"}).status_code == 200
+        for key in ({}, {"api_key": ""}, {"api_key": None}, {"api_key": "secret "}):
+            assert client.post("/translate", json={**BODY, **key}).status_code == 403
+            assert client.post("/detect", json={"q": "ein", **key}).status_code == 403
+            assert client.post("/translate_file", data=key, files=files).status_code == 403
+        in_address = client.post("/translate_file?api_key=secret", files=files)
+        assert in_address.status_code == 403
+        key = {"api_key": "secret"}
+        assert client.post("/translate", json={**BODY, **key}).status_code == 200
+        assert client.post("/translate_file", data=key, files=files).status_code == 200
         assert client.get("/frontend/settings").json()["keyRequired"] is True
+
+
+def test_the_settings_list_the_formats_of_a_user(client, monkeypatch):
+    before = client.get("/frontend/settings").json()["supportedFilesFormat"]
+    assert ".docx" in before and ".xliff" in before and ".table" not in before
+    monkeypatch.setitem(formats._entries, "shout", None)
+    assert client.get("/frontend/settings").json()["supportedFilesFormat"] == sorted(
+        [*before, ".shout"]
+    )
 
 
 def test_a_file_is_uploaded_translated_and_downloaded(client):
@@ -107,6 +168,22 @@ def test_a_file_is_uploaded_translated_and_downloaded(client):
     assert client.get("/download_file/none").status_code == 404
 
 
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("a\x1b\u202eb.txt", "ab.en.txt"),
+        ("..\\..\\C:\\a.html", "a.en.html"),
+        ("../../a 1: b'c;d.txt", "a%201%3A%20b%27c%3Bd.en.txt"),
+        ("x" * 3000, "x" * 3000 + ".en"),
+    ],
+)
+def test_the_name_of_a_download_is_no_path_and_visible(client, name, written):
+    url = client.post("/translate_file", files={"file": (name, b"ein")}).json()["translatedFileUrl"]
+    download = client.get(url[url.index("/download_file") :])
+    expected = f"attachment; filename*=UTF-8''{written}"
+    assert download.headers["content-disposition"] == expected
+
+
 def test_a_text_is_unicode_whatever_encoding_it_declares(client):
     page = '<meta charset="ascii"><code>Übung</code><p>ein Haus</p>'
     body = {"q": page, "source": "de", "target": "en", "format": "html"}
@@ -114,12 +191,34 @@ def test_a_text_is_unicode_whatever_encoding_it_declares(client):
     assert "<code>Übung</code>" in answer.json()["translatedText"]
 
 
-def test_the_boundary_of_a_form_may_have_a_parameter_behind_it():
-    body = (
-        b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.txt"\r\n\r\nja\r\n--x--'
-    )
-    written = parsed_form("multipart/form-data; boundary=x; charset=utf-8", body)
-    assert written == ({}, "a.txt", b"ja")
+PART = b'--x\r\nContent-Disposition: form-data; name="file"; filename="%s"\r\n\r\nja\r\n'
+FORM = PART % b"a.txt" + b"--x--"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "body", "name"),
+    [
+        ("boundary=x; charset=utf-8", FORM, "a.txt"),
+        ('charset=punycode; boundary="x"', FORM, "a.txt"),
+        ("boundary=x", PART % b'../a\\"b\x1b.txt' + b"--x--", '../a"b\x1b.txt'),
+        ("boundary=x", PART % "ä;Ü.txt".encode() + b"--x--", "ä;Ü.txt"),
+        ("boundary=x", PART % b"a" * 99 + b"--x--", "a"),
+        ("boundary=x", PART % b"a" * 100 + b"--x--", ""),
+        ("boundary=x", FORM.replace(b"\r\n\r\n", b"\r\n" + b"A: b\r\n" * 99 + b"\r\n"), ""),
+        ("boundary=x", FORM.replace(b"name=", b"n="), ""),
+        ("boundary=x", b"--x\r\nja", ""),
+        ("boundary=x", b"", ""),
+        ("boundary=x", FORM.removesuffix(b"--x--") + b"--y", ""),
+        ("boundary=y", FORM, ""),
+        ("boundary=" + "x" * 300, FORM, ""),
+        ("boundary=", FORM, ""),
+        ("", FORM, ""),
+    ],
+)
+def test_a_damaged_form_has_no_files(capfd, parameters, body, name):
+    written = parsed_form(f"multipart/form-data; {parameters}", body)
+    assert written == ({}, name, b"ja" if name else b"")
+    assert capfd.readouterr() == ("", "")
 
 
 def packed(parts):
@@ -145,18 +244,19 @@ def lying_bomb():
 @pytest.mark.parametrize(
     ("name", "content", "status"),
     [
-        ("a.docx", b"PK", 422),
-        ("a.docx", bomb(), 422),
-        ("a.xlf", b'<!DOCTYPE x [<!ENTITY a "b">]><x>&a;</x>', 422),
-        ("a.pdf", b"%PDF", 422),
-        ("../../a.html", b"<p>" + b"ein Haus . " * 100, 413),
+        ("a.docx", b"PK", 400),
+        ("a.docx", bomb(), 400),
+        ("a.xlf", b'<!DOCTYPE x [<!ENTITY a "b">]><x>&a;</x>', 400),
+        ("a.pdf", b"%PDF", 400),
+        ("", b"ein Haus", 400),
+        ("C:", b"ein Haus", 400),
+        ("../../a.html", b"<p>" + b"ein Haus . " * 4000, 413),
     ],
 )
 def test_attacks_on_the_upload_are_refused(client, name, content, status):
     answer = client.post("/translate_file", files={"file": (name, content)})
     assert answer.status_code == status
     assert answer.json()["error"]
-    assert client.post("/translate_file", data={"a": "b"}).status_code in (400, 415)
 
 
 @pytest.mark.parametrize("field", ["q", "source", "target"])
@@ -165,7 +265,7 @@ def test_half_of_a_surrogate_pair_is_no_text(client, path, field):
     body = {"q": "ein Haus", "source": "de", "target": "en", field: "\ud800"}
     headers = {"Content-Type": "application/json"}
     answer = client.post(path, content=json.dumps(body), headers=headers)
-    assert answer.status_code == (200 if path == "/detect" and field != "q" else 422)
+    assert answer.status_code == (200 if path == "/detect" and field != "q" else 400)
 
 
 PARAMETER_ENTITY = b'<!DOCTYPE a [<!ENTITY % p SYSTEM "file:///etc/passwd"> %p;]><a/>'
@@ -195,9 +295,10 @@ def test_large_attacks_have_one_line_and_leave_nothing(
 ):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with client_of(max_request_bytes=2**24, max_request_tokens=10**6) as client:
+    with client_of() as client:
         answer = client.post("/translate_file", files={"file": (name, content)})
-    assert answer.status_code == 422
+    assert answer.status_code == 400
+    assert answer.json()["error"].startswith(f"{name}: ")
     assert message in answer.json()["error"]
     assert "\n" not in answer.json()["error"]
     assert not any(tmp_path.iterdir())
@@ -217,6 +318,86 @@ def test_names_in_an_archive_are_no_paths(tmp_path, client, monkeypatch):
     assert not any(tmp_path.iterdir())
 
 
+def test_the_limits_of_texts_are_none_of_files(monkeypatch):
+    monkeypatch.setattr(service, "BATCH_TOKENS", 40)
+    asked = []
+    search = Batcher.run
+
+    def run(batcher, call, request):
+        asked.append(sum(len(source.ids) for source in call.args[0]))
+        return search(batcher, call, request)
+
+    monkeypatch.setattr(Batcher, "run", run)
+    page = b"<p>ein Haus . Das ist klein .</p>" * 20
+    with client_of(max_request_bytes=100, max_request_tokens=20) as client:
+        answer = client.post("/translate_file", files={"file": ("a.html", page)})
+        assert answer.status_code == 200
+        url = answer.json()["translatedFileUrl"]
+        assert client.get(url[url.index("/download_file") :]).content.count(b"<p>") == 20
+    assert len(asked) > 2 and max(asked) <= 40
+
+
+def test_only_one_part_of_one_file_at_a_time_waits_for_the_model(monkeypatch):
+    waiting = []
+    num_waiting = []
+    go = threading.Event()
+    search = Batcher.run
+
+    def run(batcher, call, request):
+        waiting.append(1)
+        num_waiting.append(len(waiting))
+        assert go.wait(60)
+        result = search(batcher, call, request)
+        waiting.pop()
+        return result
+
+    monkeypatch.setattr(Batcher, "run", run)
+    files = {"file": ("a.html", b"<p>ein Haus . Das ist klein .</p>" * 20)}
+    with client_of() as client, ThreadPoolExecutor(FILES_AT_ONCE) as pool:
+        uploads = [
+            pool.submit(client.post, "/translate_file", files=files) for _ in range(FILES_AT_ONCE)
+        ]
+        while client.get("/health").json()["waiting"] < FILES_AT_ONCE:
+            time.sleep(0.01)
+        refused = client.post("/translate_file", files=files)
+        assert refused.status_code == 429 and refused.headers["Retry-After"] == "1"
+        # Lines still have their places.
+        assert client.post("/translate", json={"lines": ["ein Haus"]}).status_code == 200
+        go.set()
+        assert {upload.result().status_code for upload in uploads} == {200}
+    assert max(num_waiting) == 1
+
+
+def test_a_file_that_is_given_up_is_encoded_no_further(monkeypatch):
+    encoded = []
+
+    def sentence(encoder, *arguments):
+        encoded.append(arguments)
+        time.sleep(0.1)
+        return encode(encoder, *arguments)
+
+    encode = SourceEncoder.sentence
+    files = {"file": ("a.txt", b"ein Haus .\n" * 100)}
+    with client_of(request_seconds=1) as client:
+        monkeypatch.setattr(SourceEncoder, "sentence", sentence)
+        assert client.post("/translate_file", files=files).status_code == 504
+        while client.get("/health").json()["waiting"]:
+            time.sleep(0.01)
+    assert 0 < len(encoded) < 50
+
+
+def test_the_oldest_files_give_way(monkeypatch):
+    monkeypatch.setattr(libretranslate, "MOST_FILES_BYTES", 100)
+    urls = []
+    with client_of() as client:
+        for _ in range(3):
+            files = {"file": ("a.html", b"<!----x-->" * 4)}
+            url = client.post("/translate_file", files=files).json()["translatedFileUrl"]
+            urls.append(url[url.index("/download_file") :])
+        statuses = [client.get(url).status_code for url in urls]
+    assert statuses == [404, 200, 200]
+
+
 @contextmanager
 def served(app):
     """Serve an application at a free port, and yield its address."""
@@ -234,18 +415,30 @@ def served(app):
             thread.join()
 
 
-def test_a_client_of_libretranslate_speaks_to_a_real_server():
+def test_a_client_of_libretranslate_speaks_to_a_real_server(tmp_path):
     libretranslatepy = pytest.importorskip("libretranslatepy")
     import httpx
 
-    with served(make_app(make_translator(), GenerationConfig(**SEARCH))) as url:
-        api = libretranslatepy.LibreTranslateAPI(url)
+    path = tmp_path / "keys"
+    path.write_text("secret\n")
+    limits = ServerOptions(api_keys=str(path))
+    with served(make_app(make_translator(), GenerationConfig(**SEARCH), limits=limits)) as url:
+        stranger = libretranslatepy.LibreTranslateAPI(url)
+        with pytest.raises(HTTPError) as error:
+            stranger.translate("ein Haus", "de", "en")
+        with error.value as answer:
+            assert (answer.code, json.load(answer)) == (403, {"error": "Invalid API key"})
+        api = libretranslatepy.LibreTranslateAPI(url, api_key="secret")
+        with pytest.raises(HTTPError) as error:
+            api.translate("ein Haus", "de", "fr")
+        with error.value as answer:
+            assert (answer.code, json.load(answer)) == (400, {"error": "fr is not supported"})
         assert isinstance(api.translate("ein Haus & Hof", "de", "en"), str)
         assert api.detect("ein Haus")[0]["language"] == "de"
         assert values(api.languages(), "code") == ["de", "en"]
         # The client uploads no files.
         files = {"file": ("a.srt", b"1\n00:00:01,000 --> 00:00:02,000\nein Haus\n")}
-        form = {"source": "de", "target": "en"}
+        form = {"source": "de", "target": "en", "api_key": "secret"}
         answer = httpx.post(f"{url}translate_file", data=form, files=files, timeout=60)
         translation = httpx.get(answer.json()["translatedFileUrl"])
         assert translation.text.startswith("1\n00:00:01,000 --> 00:00:02,000\n")
@@ -268,7 +461,7 @@ def test_a_real_server_tells_how_many_sentences_of_a_file_are_done(monkeypatch, 
         return result
 
     monkeypatch.setattr(Batcher, "run", waiting_run)
-    monkeypatch.setattr(service, "WINDOWS_AT_ONCE", 1)
+    monkeypatch.setattr(service, "BATCH_TOKENS", 1)
     app = make_app(make_translator(separated), GenerationConfig(**SEARCH))
     page = "<p>ein Haus . Das ist klein .</p>" * 20
     form = {"target": "en", "progress": "a-1"}
