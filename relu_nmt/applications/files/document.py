@@ -58,6 +58,8 @@ class TextFormat(FileFormat):
         encoding = BYTE_ORDER_MARKS[mark] if mark else self.encoding(content)
         body = content.removeprefix(mark)
         try:
+            if codecs.lookup(encoding).name == "punycode":  # it takes hours for some files
+                raise LookupError("it is for names of domains")
             source = body.decode(encoding)
             is_kept = self.encoded(source, encoding) == body
         except (UnicodeError, LookupError) as error:

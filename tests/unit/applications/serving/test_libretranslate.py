@@ -286,6 +286,7 @@ PARAMETER_ENTITY = b'<!DOCTYPE a [<!ENTITY % p SYSTEM "file:///etc/passwd"> %p;]
         ("a.html", b'<meta charset="idna"><p>x', "encoding idna"),
         ("a.html", b'<meta charset="utf-8"><p>\xff', "not in the encoding utf-8"),
         ("a.html", b'<meta charset="rot13"><p>x', "not in the encoding rot13"),
+        ("a.html", b'<meta charset="Punycode-"><p>-' + b"a" * 10**6, "names of domains"),
         ("a.html", b'<meta charset="zlib"><p>x', "not in the encoding zlib"),
         ("a.po", b'msgid ""\nmsgstr "charset=hex\\n"\n', "not in the encoding hex"),
     ],
