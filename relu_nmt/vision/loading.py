@@ -171,8 +171,7 @@ class ImageClassifier:
         task = metadata["task"]
         classes = task["classes"]
         # Report settings at fault, such as an attention that only a user's file registers.
-        unfit = ConfigError, OutOfMemoryError
-        with reporting(path, CheckpointError, unfit):
+        with reporting(path, CheckpointError, (ConfigError, OutOfMemoryError)):
             config = from_dict(VisionTransformerConfig, metadata["model_config"])
             preprocessing = from_dict(PreprocessingConfig, task["preprocessing"])
             model = base.build_vision_model(config, len(classes))

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 from relu_nmt.applications.files import formats
 from relu_nmt.applications.files.container import ZipFormat
 from relu_nmt.applications.files.document import Document
-from relu_nmt.applications.files.html import MarkedTextReader, PageFormat
+from relu_nmt.applications.files.html import HtmlFormat, MarkedTextReader
 from relu_nmt.applications.files.markup import (
     Piece,
     Vocabulary,
@@ -26,7 +26,7 @@ _VERSION_2 = re.compile(r"""<(?:\w+:)?package\b[^<>]*\sversion\s*=\s*["']2""")
 _MOST_BEFORE = 2_000  # characters at the start of a package in which its version is sought
 
 
-class ChapterFormat(PageFormat, XmlFormat):
+class ChapterFormat(XmlFormat, HtmlFormat):
     """A chapter, a page of XHTML."""
 
 

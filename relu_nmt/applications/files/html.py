@@ -187,11 +187,24 @@ class MarkedTextReader(MarkupReader):
         self.builder.add_text(self.source[position:end], piece.span, is_whole=True)
 
 
-class PageFormat(MarkupFormat):
-    """Pages of HTML or XHTML."""
+@formats.register("html")
+class HtmlFormat(MarkupFormat):
+    """Web pages."""
 
     vocabulary = HTML
     reader = HtmlReader
+
+    def encoding(self, content: bytes) -> str:
+        """Return the encoding that the page declares, by default UTF-8."""
+        match = _CHARSET.search(content[:4096])
+        declared = match[1].decode() if match else "utf-8"
+        # A declaration that can be read is not in UTF-16.
+        if declared.lower().startswith("utf-16"):
+            return "utf-8"
+        # Browsers read Latin 1 as the code page of Windows, which has all its letters.
+        if declared.lower() in _LATIN_1 and not _UNUSED.search(content):
+            return "cp1252"
+        return declared
 
     def further_edits(self, tag: Piece, is_renamed: bool) -> Iterator[tuple[Span, str]]:
         """Yield the direction of an element, and the language of the page in its head.
@@ -220,20 +233,3 @@ class PageFormat(MarkupFormat):
             if language != content:
                 language = language.replace("-", "_") if is_locale else language
                 yield tag.attribute_edit("content", language)
-
-
-@formats.register("html")
-class HtmlFormat(PageFormat):
-    """Web pages."""
-
-    def encoding(self, content: bytes) -> str:
-        """Return the encoding that the page declares, by default UTF-8."""
-        match = _CHARSET.search(content[:4096])
-        declared = match[1].decode() if match else "utf-8"
-        # A declaration that can be read is not in UTF-16.
-        if declared.lower().startswith("utf-16"):
-            return "utf-8"
-        # Browsers read Latin 1 as the code page of Windows, which has all its letters.
-        if declared.lower() in _LATIN_1 and not _UNUSED.search(content):
-            return "cp1252"
-        return declared

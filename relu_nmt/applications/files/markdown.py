@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from relu_nmt.applications.files import formats
 from relu_nmt.applications.files.aligned_words import AlignedText, Word
@@ -115,6 +115,13 @@ _MAY_BEGIN_LINE = re.compile(r"[*_\[(\"'„“«]*[^\W\d_]")
 """Beginning of a word that may begin a line. A dash or a number there would begin a block."""
 
 
+class _Note(NamedTuple):
+    """The kind of a text: front, title, cell, html, or "" for another text, and its detail."""
+
+    kind: str
+    detail: str = ""  # quotation marks of a title, note of HTML, or "$" where escapes keep dollars
+
+
 @formats.register("markdown")
 class MarkdownFormat(TextFormat):
     """Markdown with tables, footnotes, formulas, and the boxes and definitions of its dialects."""
@@ -123,7 +130,7 @@ class MarkdownFormat(TextFormat):
         segments: list[Segment | None] = []
         front = re.match(_FRONT, source)
         for match in _FRONT_TEXT.finditer(source, 0, front.end() if front else 0):
-            segments.append(plain_segment(_front_text(match), match.span("text"), "front"))
+            segments.append(plain_segment(_front_text(match), match.span("text"), _Note("front")))
         pages = []
         tags = []
         for kind, span, references in _blocks(source):
@@ -143,14 +150,14 @@ class MarkdownFormat(TextFormat):
 
     def text(self, text: str, style: str, segment: Segment) -> str:
         """Return translated text with escapes for the characters of markup."""
-        kind, _, note = segment.note.partition(":")
+        kind, detail = segment.note
         if kind == "html":
-            return HtmlFormat(self.options).text(text, style, replace(segment, note=note))
+            return HtmlFormat(self.options).text(text, style, replace(segment, note=detail))
         if kind == "front":
             return json.dumps(text, ensure_ascii=False)
-        if kind == "title":  # with its quotation marks as note
-            return re.sub(rf"[\\|{note}]", r"\\\g<0>", text)
-        special = _SPECIAL_AND_DOLLAR if note == "$" else _SPECIAL
+        if kind == "title":
+            return re.sub(rf"[\\|{detail}]", r"\\\g<0>", text)
+        special = _SPECIAL_AND_DOLLAR if detail == "$" else _SPECIAL
         written = special.sub(_escaped, text)
         if kind == "cell":
             written = written.replace("|", "\\|")
@@ -177,7 +184,7 @@ class MarkdownFormat(TextFormat):
         text = super().rendered(segment, translation, source)
         source_text = source(segment.span)
         line_end = _LINE_END.search(source_text)
-        if line_end is None or segment.note.startswith("html"):
+        if line_end is None or segment.note.kind == "html":
             return text
         prefix = line_end[0].lstrip("\r\n")
         width = max(map(len, (prefix + source_text).splitlines()))
@@ -317,7 +324,7 @@ def _html_segments(source: str, spans: list[Span]) -> list[Segment]:
     segments = []
     for segment in _BlockReader(page, HTML).segments():
         if segment is not None:
-            segments.append(replace(segment, note=f"html:{segment.note}"))
+            segments.append(replace(segment, note=_Note("html", segment.note)))
     return segments
 
 
@@ -332,7 +339,7 @@ class _Paragraph:
         self._source = source
         self._marks_as_text = marks_as_text
         self._opening_marks: set[Span] = set()
-        self._kind = kind
+        self._note = _Note(kind)
         self._references = references
         self._builder = SegmentBuilder()
         # For each open link: the end of its text, the end of the link, and its closing tag.
@@ -344,7 +351,7 @@ class _Paragraph:
         """Return the segments of a text: first its images and titles, then the text itself."""
         position, end = span
         if "\\$" in self._source[position:end]:
-            self._kind += ":$"
+            self._note = self._note._replace(detail="$")
         prefix = _PREFIX.match(self._source, position, end)
         if prefix:
             position = prefix.end()
@@ -360,7 +367,7 @@ class _Paragraph:
                 _, link_end, closing = self._links.pop()
                 self._builder.close("[", closing)
                 position = max(position, link_end)
-        return [*self._segments, self._builder.finish(self._kind)]
+        return [*self._segments, self._builder.finish(self._note)]
 
     @property
     def lone_marks(self) -> set[Span]:
@@ -451,16 +458,16 @@ class _Paragraph:
         if match["title"]:
             title_begin, title_end = match.span("title")
             marks = match["title"][0] + match["title"][-1]
-            self._add_own_segment((title_begin + 1, title_end - 1), f"title:{marks}")
+            self._add_own_segment((title_begin + 1, title_end - 1), _Note("title", marks))
         if match["image"]:
-            self._add_own_segment(match.span("label"), self._kind)
+            self._add_own_segment(match.span("label"), self._note)
             self._builder.add_empty([(begin, end)])
             return end
         self._builder.open("[", [(begin, label_begin)])
         self._links.append((label_end, end, closing))
         return label_begin
 
-    def _add_own_segment(self, span: Span, note: str) -> None:
+    def _add_own_segment(self, span: Span, note: _Note) -> None:
         if not self._builder.keeps_text:
             text = _ESCAPE.sub(r"\1", self._source[slice(*span)])
             self._segments.append(plain_segment(text, span, note))

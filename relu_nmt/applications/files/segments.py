@@ -250,7 +250,7 @@ class SegmentBuilder:
         self._siblings.append(tag)
         self._last_empty = tag if tag.begin == tag.end else None
 
-    def finish(self, note: str = "") -> Segment | None:
+    def finish(self, note: Any = "") -> Segment | None:
         """Return the segment, or None if it has no letter to translate."""
         if self._begin is None:
             return None
@@ -382,7 +382,7 @@ def all_tags(tags: Sequence[Tag]) -> list[Tag]:
     return ordered
 
 
-def plain_segment(text: str, span: Span, note: str = "") -> Segment | None:
+def plain_segment(text: str, span: Span, note: Any = "") -> Segment | None:
     """Return a segment of text without markup, or None if the text has no letter."""
     builder = SegmentBuilder()
     builder.add_text(text, span)

@@ -38,7 +38,6 @@ from relu_nmt.vision.images import (
 from relu_nmt.vision.loading import BATCH_SIZE, ImageClassifier
 from relu_nmt.vision.probes import TOP
 
-EPOCH = 1
 CHECK_SECONDS = 10.0
 
 
@@ -263,7 +262,7 @@ def check_images(sets: Iterable[ImageSet], num_workers: int) -> list[DataError]:
 
 
 def loaded(
-    batches: ImageBatches, label: str, num_workers: int, epoch: int = EPOCH
+    batches: ImageBatches, label: str, num_workers: int, epoch: int = 1
 ) -> Iterator[ImageBatch]:
     """Yield the batches of an epoch, loaded ahead, with a progress bar."""
     numbers = range(batches.begin_epoch(epoch))
