@@ -150,9 +150,9 @@ def test_keys_are_checked_if_the_server_has_some(tmp_path):
 def test_the_settings_list_the_formats_of_a_user(client, monkeypatch):
     before = client.get("/frontend/settings").json()["supportedFilesFormat"]
     assert ".docx" in before and ".xliff" in before and ".table" not in before
-    monkeypatch.setitem(formats._entries, "shout", None)
+    monkeypatch.setitem(formats._entries, "whisper", None)
     assert client.get("/frontend/settings").json()["supportedFilesFormat"] == sorted(
-        [*before, ".shout"]
+        [*before, ".whisper"]
     )
 
 
