@@ -1,5 +1,6 @@
 """benchmarks/lengths.py: the cases, their computation, and the written files."""
 
+import contextlib
 import sys
 
 import pytest
@@ -8,17 +9,28 @@ import torch
 from tests.commands import command_line
 from tests.example_modules import example_modules
 from tests.outputs import csv_rows
+from tests.ranks import errors_of, run_ranks
 
 
-@pytest.fixture
-def lengths():
+@contextlib.contextmanager
+def lengths_module():
     with example_modules("../benchmarks", ["measuring", "lengths"]) as modules:
         yield modules.lengths
 
 
-def arguments_of(lengths, monkeypatch, *flags):
+@pytest.fixture
+def lengths():
+    with lengths_module() as module:
+        yield module
+
+
+def words_of(*flags):
     small = ["--shape", "1,16,2", "--tokens", "96", "--lengths", "32", "--rounds", "1"]
-    monkeypatch.setattr(sys, "argv", command_line(["lengths.py", small, flags]))
+    return command_line(["lengths.py", small, flags])
+
+
+def arguments_of(lengths, monkeypatch, *flags):
+    monkeypatch.setattr(sys, "argv", words_of(*flags))
     return lengths.parse_arguments()
 
 
@@ -149,11 +161,16 @@ def test_a_figure_comes_from_a_process_of_its_own(lengths, monkeypatch):
 
 
 @pytest.mark.parametrize("what", ["training", "decoding"])
-def test_memory_counts_the_whole_batch_even_for_short_documents(lengths, monkeypatch, what):
-    flags = ["--shape", "1,64,2", "--tokens", "16384", "--most-memory", "1000"]
-    arguments = arguments_of(lengths, monkeypatch, flags)
-    case = lengths.Case(what, 64, "softmax", "reference", False, "full", "plain", "sinusoidal")
-    figures = lengths.measured(arguments, case)
-    assert not figures.problem
-    states = figures.tokens * 64 * 4  # bytes of one layer's states
-    assert figures.peak_bytes > (8 if what == "training" else 2) * states
+def test_memory_counts_the_whole_batch_even_for_short_documents(tmp_path, quick_python, what):
+    words = words_of("--shape", "1,64,2", "--tokens", "16384", "--most-memory", "1000")
+
+    def work():
+        with lengths_module() as lengths:
+            sys.argv = words
+            fields = ("softmax", "reference", False, "full", "plain", "sinusoidal")
+            figures = lengths.measure(lengths.parse_arguments(), lengths.Case(what, 64, *fields))
+        assert not figures.problem
+        states = figures.tokens * 64 * 4  # bytes of one layer's states
+        assert figures.peak_bytes > (8 if what == "training" else 2) * states
+
+    assert run_ranks(quick_python, work, 1, tmp_path, joined=False) == [0], errors_of(tmp_path)

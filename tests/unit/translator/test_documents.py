@@ -52,7 +52,8 @@ def test_each_line_of_a_document_has_a_sentence_of_its_own(search, num_models):
     documents = [["ein Haus", "das", "", "Haus gross ."], ["gross ."], [], ["das Haus"] * 5]
     for limit, overlap in ((1, 0), (9, 0), (9, 2), (60, 0)):
         windows = {"max_doc_tokens": limit, "window_overlap": overlap}
-        translations = separated.translate_documents(documents, **windows, **search)
+        limits = {"max_len_a": 0.0, "max_len_b": 20, **search}
+        translations = separated.translate_documents(documents, **windows, **limits)
         assert list(map(len, translations)) == list(map(len, documents))
         assert translations.num_mismatched == translations.num_undivided == 0
         for window in translations.windows:

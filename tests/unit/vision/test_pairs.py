@@ -56,6 +56,7 @@ def test_every_weight_learns_from_images_of_odd_sizes(family, attention):
 
 
 @every_pair
+@torch.no_grad()
 def test_features_and_scores_of_an_image_do_not_depend_on_its_batch(family, attention):
     """Padding to whole patches and windows depends only on the image itself."""
     model = with_larger_weights(pair_model(family, attention, image_size=SIDES)).eval()
