@@ -188,9 +188,9 @@ class SentencePiece(SubwordModel):
     def __init__(self, content: bytes) -> None:
         super().__init__(content)
         try:
-            if not content:
-                raise ValueError("empty")
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=content)
+            if not self.vocabulary():  # reads every piece, which is to be UTF-8
+                raise ValueError("empty")
             self._ways_of: dict[str, tuple[list[list[str]], list[float]]] = {}
         except (ValueError, RuntimeError) as error:
             raise DataError("not a SentencePiece model: the file is damaged or another") from error

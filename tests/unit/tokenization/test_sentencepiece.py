@@ -144,6 +144,12 @@ def test_a_damaged_model_is_an_error(content):
         SentencePiece(content)
 
 
+def test_a_piece_that_is_not_utf8_is_an_error():
+    content = learn(TEXT, 40).replace(b"<unk>", b"<\x80nk>")
+    with pytest.raises(DataError, match="not a SentencePiece model"):
+        SentencePiece(content)
+
+
 @pytest.mark.parametrize("model", ["", "x", "AAAA", "ü", base64.b64encode(b"garbage").decode()])
 def test_a_damaged_state_is_an_error(model):
     with pytest.raises(DataError, match=r"SentencePiece model|is damaged"):
