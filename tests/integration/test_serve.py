@@ -246,7 +246,7 @@ def test_a_person_translates_a_file_with_a_key(serve, tmp_path):
             browser.until(f"get('status').textContent === '{text}'")
 
         see(2001, "a.html is larger than 0.002 MB; divide it")
-        see(8, "type your key for files first")
+        see(8, "type your key first")
         assert browser.run("document.activeElement.id") == "key"
         browser.type("wrong")
         see(8, "Invalid API key")

@@ -46,7 +46,7 @@ class ServerOptions:
     )
     split_sentences: bool | None = split_sentences_option()
     api_keys: str | None = option(
-        None, "file with the keys of LibreTranslate's interface, one a line", files=READ
+        None, "file with keys, one a line: every translation then needs one of them", files=READ
     )
     batch_wait: float = option(
         0.005,

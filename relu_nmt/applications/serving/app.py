@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 import relu_nmt
 from relu_nmt.applications.serving import ServerOptions, libretranslate, messages
-from relu_nmt.applications.serving.guard import NO_MEMORY, RETRY, Metrics, guarded, refusal
+from relu_nmt.applications.serving.guard import NO_MEMORY, RETRY, ApiKeys, Metrics, guarded, refusal
 from relu_nmt.applications.serving.queues import QueuedRequest, RequestQueue
 from relu_nmt.applications.serving.service import TranslationService, services_of
 from relu_nmt.data.documents import WindowConfig
@@ -85,9 +85,10 @@ def make_app(
         lifespan=_lifespan(close),
     )
     _add_page(app)
-    _add_model_routes(app, queue, services, limits)
+    keys = ApiKeys(limits.api_keys)
+    _add_model_routes(app, queue, services, limits, keys)
     _add_state_routes(app, queue, metrics)
-    libretranslate.add_routes(app, queue, services, limits)
+    libretranslate.add_routes(app, queue, services, limits, keys)
     _add_errors(app)
     app.add_middleware(libretranslate.reading_forms)
     paths = frozenset(PATHS + libretranslate.PATHS)
@@ -141,6 +142,7 @@ def _add_model_routes(
     queue: RequestQueue,
     services: Sequence[TranslationService],
     limits: ServerOptions,
+    keys: ApiKeys,
 ) -> None:
     largest_request = messages.Limits(
         bytes=limits.max_request_bytes,
@@ -154,11 +156,15 @@ def _add_model_routes(
         descriptions[service] = messages.ModelDescription(**values, limits=largest_request)
     unread: dict[asyncio.Future[None], int] = {}
 
-    def chosen(source: str | None, target: str | None) -> TranslationService:
-        fitting = services_of(services, source, target)
-        if not fitting:
+    def fitting(source: str | None, target: str | None) -> TranslationService:
+        candidates = services_of(services, source, target)
+        if not candidates:
             raise HTTPException(404, "no model has these languages; /languages lists the pairs")
-        return fitting[0]
+        return candidates[0]
+
+    def chosen(choice: messages.ModelChoice) -> TranslationService:
+        keys.check(choice.api_key)
+        return fitting(choice.source, choice.target)
 
     async def answer(request: Request, work: Callable[[QueuedRequest], bytes]) -> Response:
         return _Answer(await queue.answer(request.receive, work), unread)
@@ -168,13 +174,13 @@ def _add_model_routes(
         source: str | None = None, target: str | None = None
     ) -> messages.ModelDescription:
         """Describe the model's languages, attention and limits."""
-        return descriptions[chosen(source, target)]
+        return descriptions[fitting(source, target)]
 
     @app.post("/translate", response_model=messages.TranslationAnswer, responses=messages.PROBLEMS)
     async def translate(content: messages.TranslationBody, request: Request) -> Response:
         """Translate a document. The answer has a translation for each line."""
-        service = chosen(content.source, content.target)
-        arguments = content.model_dump(exclude={"source", "target"})
+        service = chosen(content)
+        arguments = content.model_dump(exclude=set(messages.ModelChoice.model_fields))
 
         # Translate, and write the JSON, in a thread of the queue.
         def work(queued: QueuedRequest) -> bytes:
@@ -187,8 +193,8 @@ def _add_model_routes(
     async def show_attention(content: messages.AttentionBody, request: Request) -> Response:
         """Return the attention weights of each token, in every layer and head of a slot."""
         # Pass on the service's bytes, since the service writes large JSON in parts.
-        service = chosen(content.source, content.target)
-        arguments = content.model_dump(exclude={"source", "target"})
+        service = chosen(content)
+        arguments = content.model_dump(exclude=set(messages.ModelChoice.model_fields))
         return await answer(request, lambda queued: service.attention(queued, **arguments))
 
 

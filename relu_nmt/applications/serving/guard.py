@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from relu_nmt.applications.serving import LOOPBACK, ServerOptions
 from relu_nmt.errors import is_out_of_memory
+from relu_nmt.io.text_lines import read_lines
 
 SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 _HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^:\[\]]+))(?::\d+)?")
@@ -33,6 +34,20 @@ MOST_UPLOADS = 16
 """Most files that the server holds at once, since each takes memory. Further ones wait."""
 NO_MEMORY = "not enough memory for this text; send fewer lines at a time"
 RETRY = {"Retry-After": "1"}
+
+
+class ApiKeys:
+    """The keys that a server accepts: those in a file, or any without a file."""
+
+    def __init__(self, path: str | None) -> None:
+        self.required = path is not None
+        keys = [] if path is None else map(str.strip, read_lines(path))
+        self._keys = frozenset(filter(None, keys))
+
+    def check(self, api_key: str | None) -> None:
+        """Refuse a request without one of the keys (HTTPException)."""
+        if self.required and api_key not in self._keys:
+            raise HTTPException(403, "Invalid API key")
 
 
 class Metrics:

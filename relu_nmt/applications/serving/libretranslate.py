@@ -27,11 +27,10 @@ from relu_nmt.applications.files import ENDINGS, FileOptions, format_name, forma
 from relu_nmt.applications.files.sentences import SegmentTranslator
 from relu_nmt.applications.serving import ServerOptions
 from relu_nmt.applications.serving.detection import confidences
-from relu_nmt.applications.serving.guard import FORMS, UPLOADS, replayed
+from relu_nmt.applications.serving.guard import FORMS, UPLOADS, ApiKeys, replayed
 from relu_nmt.applications.serving.queues import QueuedRequest, RequestQueue
 from relu_nmt.applications.serving.service import TranslationService, services_of
 from relu_nmt.errors import DataError, reporting
-from relu_nmt.io.text_lines import read_lines
 from relu_nmt.translation.search.translations import SourceSentence, Translation
 
 TEXT_PATH = "/libretranslate/translate"
@@ -75,9 +74,10 @@ def add_routes(
     queue: RequestQueue,
     services: Sequence[TranslationService],
     limits: ServerOptions,
+    keys: ApiKeys,
 ) -> None:
     """Add the routes of the interface."""
-    interface = _Interface(queue, services, limits)
+    interface = _Interface(queue, services, limits, keys)
     routes: tuple[tuple[str, str, Callable[..., Any]], ...] = (
         ("GET", "/languages", interface.languages),
         ("GET", "/frontend/settings", interface.settings),
@@ -133,15 +133,16 @@ class _Interface:
     """The routes of the interface, and the translated files that wait for their download."""
 
     def __init__(
-        self, queue: RequestQueue, services: Sequence[TranslationService], limits: ServerOptions
+        self,
+        queue: RequestQueue,
+        services: Sequence[TranslationService],
+        limits: ServerOptions,
+        keys: ApiKeys,
     ) -> None:
         self._queue = queue
         self._services = services
         self._max_bytes = limits.max_request_bytes
-        self._keys: frozenset[str] | None = None
-        if limits.api_keys is not None:
-            keys = map(str.strip, read_lines(limits.api_keys))
-            self._keys = frozenset(filter(None, keys))
+        self._keys = keys
         # Keep the order of the models. The first one's languages are the defaults.
         self._sources = list(dict.fromkeys(service.languages[0] for service in services))
         self._targets = list(dict.fromkeys(service.languages[1] for service in services))
@@ -162,8 +163,8 @@ class _Interface:
         source, target = self._services[0].languages
         own_formats = set(formats.names()).difference(ENDINGS.values())
         return {
-            "apiKeys": self._keys is not None,
-            "keyRequired": self._keys is not None,
+            "apiKeys": self._keys.required,
+            "keyRequired": self._keys.required,
             "charLimit": self._max_bytes,
             "filesTranslation": True,
             "supportedFilesFormat": sorted([*ENDINGS, *(f".{name}" for name in own_formats)]),
@@ -176,13 +177,13 @@ class _Interface:
 
     async def detect(self, content: DetectBody) -> list[dict[str, Any]]:
         """Return the source languages, the likeliest first."""
-        self._check_key(content.api_key)
+        self._keys.check(content.api_key)
         detected = detected_languages(self._services, content.q).items()
         return [{"language": code, "confidence": round(100 * share)} for code, share in detected]
 
     async def translate(self, content: TextBody, request: Request) -> Response:
         """Translate a text, or several."""
-        self._check_key(content.api_key)
+        self._keys.check(content.api_key)
         texts = [content.q] if isinstance(content.q, str) else content.q
         service, confidence = self._chosen(content.source, content.target, "\n".join(texts))
 
@@ -209,7 +210,7 @@ class _Interface:
         """Translate a file, and return the address of the translation."""
         content_type = request.headers.get("content-type", "")
         fields, name, content = parsed_form(content_type, await request.body())
-        self._check_key(fields.get("api_key"))
+        self._keys.check(fields.get("api_key"))
         path = PureWindowsPath("".join(filter(str.isprintable, name)))
         if not path.name:
             raise HTTPException(400, "Invalid request: missing file parameter")
@@ -255,10 +256,6 @@ class _Interface:
         disposition = f"attachment; filename*=UTF-8''{quote(name)}"
         headers = {"Content-Disposition": disposition, "X-Content-Type-Options": "nosniff"}
         return Response(content, headers=headers, media_type="application/octet-stream")
-
-    def _check_key(self, api_key: str | None) -> None:
-        if self._keys is not None and api_key not in self._keys:
-            raise HTTPException(403, "Invalid API key")
 
     def _chosen(self, source: str, target: str, text: str = "") -> tuple[TranslationService, int]:
         """Return the service of two languages, and the confidence in the source in percent.

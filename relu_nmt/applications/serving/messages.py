@@ -6,7 +6,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 REASONS = {
     400: "The request is of LibreTranslate's interface, and not as this describes.",
-    403: "A page of another origin asks.",
+    403: "A page of another origin asks, or the server does not know the key.",
     404: "No model of this server has these languages.",
     413: "Too many bytes, tokens or weights.",
     415: "The Content-Type is not application/json, or the body is compressed.",
@@ -40,7 +40,7 @@ STRICT = ConfigDict(extra="forbid", strict=True)
 
 
 class ModelChoice(BaseModel):
-    """The languages that choose a model of the server."""
+    """The languages that choose a model of the server, and the key to use it."""
 
     model_config = STRICT
     source: str | None = Field(
@@ -49,6 +49,7 @@ class ModelChoice(BaseModel):
     target: str | None = Field(
         None, description="Target language, by default that of the first model that fits."
     )
+    api_key: str | None = Field(None, description="One of the server's keys, if it has any.")
 
 
 class TranslationBody(ModelChoice):

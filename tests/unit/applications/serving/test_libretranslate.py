@@ -88,6 +88,10 @@ def test_errors_have_one_line(client, body, status, message):
 
 
 BODY = {"q": "ein Haus", "source": "de", "target": "en"}
+OWN_ROUTES = {
+    "/translate": {"lines": ["ein Haus"]},
+    "/attention": {"lines": ["ein Haus"], "translation": ["a house"]},
+}
 
 
 @pytest.mark.parametrize(
@@ -139,11 +143,16 @@ def test_keys_are_checked_if_the_server_has_some(tmp_path):
             assert client.post("/translate", json={**BODY, **key}).status_code == 403
             assert client.post("/detect", json={"q": "ein", **key}).status_code == 403
             assert client.post("/translate_file", data=key, files=files).status_code == 403
+            for route, content in OWN_ROUTES.items():
+                answer = client.post(route, json={**content, **key})
+                assert answer.status_code == 403 and answer.json() == {"error": "Invalid API key"}
         in_address = client.post("/translate_file?api_key=secret", files=files)
         assert in_address.status_code == 403
         key = {"api_key": "secret"}
         assert client.post("/translate", json={**BODY, **key}).status_code == 200
         assert client.post("/translate_file", data=key, files=files).status_code == 200
+        for route, content in OWN_ROUTES.items():
+            assert client.post(route, json={**content, **key}).status_code == 200
         assert client.get("/frontend/settings").json()["keyRequired"] is True
 
 
