@@ -35,7 +35,7 @@ _MOST_BETWEEN = 1_000  # most characters between two properties of a run
 
 
 class WordXml(XmlFormat):
-    """XML whose languages and directions are those of Word."""
+    """XML with the properties of Word for languages and directions."""
 
     def language_edits(self, tag: Piece) -> Iterator[tuple[Span, str]]:
         """Yield the places of languages and directions at a tag, in order, and their new texts."""
