@@ -16,7 +16,7 @@ from detector import DetectionObjective, DetectorConfig, build_detector
 from torch import nn
 
 from relu_nmt.cli.command import Command
-from relu_nmt.config import READ, flag_of, group, option, settings, to_dict
+from relu_nmt.config import READ, flag_of, group, like, option, settings, to_dict
 from relu_nmt.config.shared import batch_size_option
 from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.jobs.training import training_run
@@ -89,6 +89,13 @@ class TaskOptions:
 
 
 @settings
+class DetectionTrainerConfig(VisionTrainerConfig):
+    """The trainer's settings without validation: evaluate.py computes the average precision."""
+
+    disable_validation: bool = like(VisionTrainerConfig, "disable_validation", True)
+
+
+@settings
 class DetectionSettings:
     """All settings of a training.
 
@@ -100,8 +107,7 @@ class DetectionSettings:
     task: TaskOptions = group("task", TaskOptions)
     model: VisionTransformerConfig = group("backbone", VisionTransformerConfig)
     detector: DetectorConfig = group("detector", DetectorConfig)
-    # Validation is off: evaluate.py computes the average precision afterwards.
-    trainer: VisionTrainerConfig = group("trainer", VisionTrainerConfig, disable_validation=True)
+    trainer: DetectionTrainerConfig = group("trainer", DetectionTrainerConfig)
 
     def check(self) -> None:
         """Check that the settings need no missing part."""
@@ -153,11 +159,12 @@ def run(settings: DetectionSettings) -> TrainingResult:
             "names": data.names,
             "detector": to_dict(settings.detector),
         }
+        training.complete(settings, config)
         trainer = Trainer(
             DetectionObjective(model),
             TrainingData(batches, valid={}),
             config,
-            training.describe(settings, config, task),
+            training.metadata(task),
             training.process,
             training.log,
         )

@@ -30,11 +30,14 @@ from relu_nmt.config.shared import batch_size_option
 from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.jobs.training import training_run
 from relu_nmt.jobs.vision_train.job import config_for_data, updates_of_epochs
-from relu_nmt.jobs.vision_train.settings import ImageTrainingSettings, VisionTrainerConfig
+from relu_nmt.jobs.vision_train.settings import (
+    ImageTrainingSettings,
+    VisionOptimizerConfig,
+    VisionTrainerConfig,
+)
 from relu_nmt.modules.config import arch_option, attention_preset_option
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import read_metadata
-from relu_nmt.training.config import OptimizerConfig
 from relu_nmt.training.save_dir import TrainingResult
 from relu_nmt.training.trainer import Trainer
 from relu_nmt.vision.config import (
@@ -96,6 +99,27 @@ class TaskOptions:
 
 
 @settings
+class DinoOptimizerConfig(VisionOptimizerConfig):
+    """The optimizer's settings with the defaults of self-distillation."""
+
+    weight_decay: float = like(
+        VisionOptimizerConfig, "weight_decay", 0.04, "decoupled weight decay, at first"
+    )
+
+
+@settings
+class DinoTrainerConfig(VisionTrainerConfig):
+    """The trainer's settings with the defaults of self-distillation.
+
+    Validation would need labels, and the frozen last layer has no gradient.
+    """
+
+    ddp_backend: str = like(VisionTrainerConfig, "ddp_backend", "legacy_ddp")
+    disable_validation: bool = like(VisionTrainerConfig, "disable_validation", True)
+    optimizer: DinoOptimizerConfig = group("optimizer and averaged weights", DinoOptimizerConfig)
+
+
+@settings
 class DinoSettings:
     """All settings of a training.
 
@@ -108,16 +132,7 @@ class DinoSettings:
     model: VisionTransformerConfig = group("model", VisionTransformerConfig)
     views: ViewConfig = group("views", ViewConfig)
     distillation: DistillationConfig = group("self-distillation", DistillationConfig)
-    # Validation would need labels, and the frozen last layer has no gradient.
-    trainer: VisionTrainerConfig = group(
-        "trainer",
-        VisionTrainerConfig,
-        weight_decay=like(
-            OptimizerConfig, "weight_decay", 0.04, "decoupled weight decay, at first"
-        ),
-        ddp_backend="legacy_ddp",
-        disable_validation=True,
-    )
+    trainer: DinoTrainerConfig = group("trainer", DinoTrainerConfig)
 
     def check(self) -> None:
         """Compare the groups with each other."""
@@ -174,11 +189,12 @@ def run(settings: DinoSettings) -> TrainingResult:
             "classes": list(images.classes),
             "preprocessing": to_dict(preprocessing),
         }
+        training.complete(settings, config)
         trainer = Trainer(
             objective,
             TrainingData(batches, valid={}),
             config,
-            training.describe(settings, config, task),
+            training.metadata(task),
             training.process,
             training.log,
         )

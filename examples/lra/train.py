@@ -17,7 +17,7 @@ from classifier import ClassifierConfig, SequenceClassifier, SequenceObjective
 from tasks import SPLITS, TASKS, SequenceBatches, open_task
 
 from relu_nmt.cli.command import Command
-from relu_nmt.config import REQUIRED, group, option, settings
+from relu_nmt.config import REQUIRED, group, like, option, settings
 from relu_nmt.config.shared import batch_size_option
 from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.jobs.training import training_run
@@ -27,8 +27,9 @@ from relu_nmt.modules.config import (
 )
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import read_metadata
-from relu_nmt.training.config import TrainerConfig
+from relu_nmt.training.config import OptimizerConfig, TrainerConfig
 from relu_nmt.training.save_dir import TrainingResult
+from relu_nmt.training.schedules import ScheduleConfig
 from relu_nmt.training.trainer import Trainer
 
 SMALL = "-small"
@@ -115,6 +116,32 @@ class TaskOptions:
 
 
 @settings
+class LraOptimizerConfig(OptimizerConfig):
+    """The optimizer's settings with the defaults of this benchmark."""
+
+    adam_betas: tuple[float, ...] = like(OptimizerConfig, "adam_betas", (0.9, 0.999))
+    adam_eps: float = like(OptimizerConfig, "adam_eps", 1e-6)
+
+
+@settings
+class LraScheduleConfig(ScheduleConfig):
+    """The schedule's settings: the rate rises and falls in straight lines."""
+
+    lr: tuple[float, ...] = like(ScheduleConfig, "lr", (1e-4,))
+    lr_scheduler: str = like(ScheduleConfig, "lr_scheduler", "polynomial_decay")
+
+
+@settings
+class LraTrainerConfig(TrainerConfig):
+    """The trainer's settings: the most accurate and the last model are kept."""
+
+    best_checkpoint_metric: str = like(TrainerConfig, "best_checkpoint_metric", "accuracy")
+    no_epoch_checkpoints: bool = like(TrainerConfig, "no_epoch_checkpoints", True)
+    optimizer: LraOptimizerConfig = group("optimizer and averaged weights", LraOptimizerConfig)
+    schedule: LraScheduleConfig = group("learning rate", LraScheduleConfig)
+
+
+@settings
 class LraSettings:
     """All settings of a training."""
 
@@ -124,17 +151,7 @@ class LraSettings:
     regularizer: AttentionRegularizerConfig = group(
         "attention regularizer", AttentionRegularizerConfig
     )
-    # The rate rises and falls in straight lines. The most accurate and the last model are kept.
-    trainer: TrainerConfig = group(
-        "trainer",
-        TrainerConfig,
-        adam_betas=(0.9, 0.999),
-        adam_eps=1e-6,
-        lr=(1e-4,),
-        lr_scheduler="polynomial_decay",
-        best_checkpoint_metric="accuracy",
-        no_epoch_checkpoints=True,
-    )
+    trainer: LraTrainerConfig = group("trainer", LraTrainerConfig)
 
 
 def run(settings: LraSettings) -> TrainingResult:
@@ -166,11 +183,12 @@ def run(settings: LraSettings) -> TrainingResult:
         for split, of_split in samples.items():
             seed = settings.trainer.seed if split == "train" else None
             batches[split] = SequenceBatches(of_split, options.width, options.batch_size, seed)
+        training.complete(settings, settings.trainer)
         trainer = Trainer(
             SequenceObjective(model, 0.0, settings.regularizer),
             TrainingData(batches.pop("train"), batches),
             settings.trainer,
-            training.describe(settings, settings.trainer, described),
+            training.metadata(described),
             training.process,
             training.log,
         )

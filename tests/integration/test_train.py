@@ -146,7 +146,8 @@ def test_stopping_and_going_on_changes_no_bit(folder, tmp_path, flags):
 def test_every_memory_learns_and_is_stored(folder, tmp_path, capsys, name):
     flags = (
         f"{QUICK} --ffn {name} --relu-dropout 0.1 --dropout 0 --lr 5e-3 --checkpoint-activations "
-        f"--max-tokens 200 --max-update 60 --no-epoch-checkpoints --save-dir {tmp_path}"
+        f"--max-tokens 200 --max-update 40 --no-epoch-checkpoints --save-dir {tmp_path} "
+        "--encoder-layers 1 --decoder-layers 1"
     )
     code, lines = run(folder / "joined", flags, capsys)
     losses = list(map(float, values(lines, "nll_loss")))
