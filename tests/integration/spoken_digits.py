@@ -37,11 +37,11 @@ def fail_after(calls, function):
     """Return a function that is interrupted after some calls."""
     left = [calls]
 
-    def wrapper(task):
+    def wrapper(*arguments):
         left[0] -= 1
         if left[0] < 0:
             raise KeyboardInterrupt
-        return function(task)
+        return function(*arguments)
 
     return wrapper
 

@@ -161,6 +161,11 @@ class TranslatedDocuments(list[TranslatedLines]):
         self.num_undivided = sum(not result.divided for result in windows)
         self.num_at_limit = sum(result.reached_limit for result in windows)
 
+    @property
+    def mismatch_rate(self) -> float | None:
+        """Share of the planned windows that were mismatched, 0 to 1, or None if unknown."""
+        return None if self.num_undivided else self.num_mismatched / max(1, self.num_groups)
+
 
 Search = Callable[[Sequence[SourceSentence]], list[list[Translation]]]
 """Finds the n best translations of each source, as continuations of its ``context``."""

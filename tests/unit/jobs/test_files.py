@@ -30,7 +30,9 @@ def test_a_flag_without_effect_is_refused(file, flags, message, capsys):
 def test_terms_inside_words_count_in_files_with_markup(tmp_path, monkeypatch):
     requests = []
     monkeypatch.setattr(files, "load_translator", lambda _: make_translator())
-    monkeypatch.setattr(files, "translate_file", lambda *parts: requests.append(parts[2].terms))
+    monkeypatch.setattr(
+        files, "translate_file", lambda *parts: requests.append(parts[2].request_fields)
+    )
     (tmp_path / "banned").write_text("big\n")
     words = [str(tmp_path / "page.html"), "--path", "any", "--inside-words"]
     assert main([*words, "--banned-terms", str(tmp_path / "banned")]) == 0
