@@ -217,14 +217,16 @@ class _Interface:
         target_lang = fields.get("target", self._targets[0])
         service, _ = self._chosen(fields.get("source", "auto"), target_lang)
         progress_key = fields.get("progress", "")
-        format = format_name(path.name)
+        file_format = format_name(path.name)
 
         def work(queued: QueuedRequest) -> bytes:
             segments = service.segment_translator(queued, is_file=True)
             self._running[progress_key] = segments
             try:
                 with reporting(path.name, caught=DataError):
-                    return translated(content, format, segments, FileOptions(), segments.languages)
+                    return translated(
+                        content, file_format, segments, FileOptions(), segments.languages
+                    )
             finally:
                 self._running.pop(progress_key, None)
 
