@@ -75,7 +75,7 @@ def literal_pattern(text: str, around: Sequence[str] = ("", "")) -> str:
 
 def source_spans(segment: Segment) -> list[Span]:
     """Return the places of the words of a segment. Each protected text is one word."""
-    return word_spans(segment.text, ((entry.begin, entry.end) for entry in segment.protected))
+    return word_spans(segment.text, (entry.span for entry in segment.protected))
 
 
 def proportional_links(source: str, target: str) -> list[Link]:
@@ -84,13 +84,17 @@ def proportional_links(source: str, target: str) -> list[Link]:
     For models whose attention has no weights.
     """
     links = []
-    for is_word in (True, False):
-        source_spans = [span for span in word_spans(source) if _is_word(source, span) == is_word]
-        target_spans = [span for span in word_spans(target) if _is_word(target, span) == is_word]
+    for are_marks in (False, True):
+        source_spans = _words_or_marks(source, are_marks)
+        target_spans = _words_or_marks(target, are_marks)
         if source_spans:
             for number, span in enumerate(target_spans):
                 links.append((source_spans[number * len(source_spans) // len(target_spans)], span))
     return sorted(links, key=lambda link: link[1])
+
+
+def _words_or_marks(text: str, are_marks: bool) -> list[Span]:
+    return [span for span in word_spans(text) if _is_mark(text[slice(*span)]) == are_marks]
 
 
 def aligned_words(segment: Segment, translation: AlignedText) -> list[Word]:
@@ -99,22 +103,21 @@ def aligned_words(segment: Segment, translation: AlignedText) -> list[Word]:
     target = _target_spans(segment, translation.text)
     # A mark, such as a full stop, does not stand for a word, nor a word for a mark. A protected
     # symbol may, as "&" stands for "and".
-    protected = {(entry.begin, entry.end) for entry in segment.protected}
-    protected_texts = {segment.text[begin:end] for begin, end in protected}
-    words_and_marks: dict[bool, set[int]] = {True: set(), False: set()}
-    for number, span in enumerate(source):
-        for is_word, numbers in words_and_marks.items():
-            if span in protected or _is_word(segment.text, span) == is_word:
-                numbers.add(number)
+    protected = {entry.span for entry in segment.protected}
+    protected_texts = {segment.text[slice(*span)] for span in protected}
+    marks = {span for span in source if _is_mark(segment.text[slice(*span)])}
     # Let each link vote for the source word of a target word.
     votes: list[Counter[int]] = [Counter() for _ in target]
     for source_span, target_span in translation.links:
         for number in _overlapping(target, target_span):
             begin, end = target[number]
-            is_word = _is_word(translation.text, (begin, end))
-            is_symbol = not is_word and translation.text[begin:end] in protected_texts
+            text = translation.text[begin:end]
+            is_mark = _is_mark(text)
+            is_symbol = is_mark and text in protected_texts
             for source_number in _overlapping(source, source_span):
-                if is_symbol or source_number in words_and_marks[is_word]:
+                word_span = source[source_number]
+                is_same_kind = (word_span in marks) == is_mark
+                if is_same_kind or is_symbol or word_span in protected:
                     votes[number][source_number] += 1
     words = []
     position = 0
@@ -132,15 +135,10 @@ def _target_spans(segment: Segment, text: str) -> list[Span]:
     patterns: dict[str, None] = {}
     for entry in sorted(segment.protected, key=lambda entry: entry.begin - entry.end):
         around = segment.text[: entry.begin][-1:], segment.text[entry.end :][:1]
-        pattern = literal_pattern(segment.text[entry.begin : entry.end], around)
+        pattern = literal_pattern(segment.text[slice(*entry.span)], around)
         patterns[pattern] = None
     pattern = "|".join(patterns) or "(?!)"
     return word_spans(text, (match.span() for match in re.finditer(pattern, text)))
-
-
-def _is_word(text: str, span: Span) -> bool:
-    """Return True if a place in a text has a letter or a digit, and is no mark."""
-    return any(map(str.isalnum, text[slice(*span)]))
 
 
 def _overlapping(spans: Sequence[Span], span: Span) -> range:
@@ -156,8 +154,8 @@ def _with_protected(segment: Segment, source: Sequence[Span], words: Sequence[Wo
     """Return the words with each protected text once: keep it, copy it, or drop further copies."""
     entries_by_text: dict[str, list[Word]] = defaultdict(list)
     for entry in segment.protected:
-        text = segment.text[entry.begin : entry.end]
-        number = bisect_left(source, (entry.begin, entry.end))
+        text = segment.text[slice(*entry.span)]
+        number = bisect_left(source, entry.span)
         entries_by_text[text].append(Word(" ", text, number, entry))
     numbers_by_text: dict[str, list[int]] = defaultdict(list)
     for number, word in enumerate(words):
@@ -216,7 +214,7 @@ def _kept_words(
 
 def _ordinary_words(segment: Segment, source: Sequence[Span], text: str) -> set[int]:
     """Return the numbers of the source words with this text that are not protected."""
-    protected = [(entry.begin, entry.end) for entry in segment.protected]
+    protected = [entry.span for entry in segment.protected]
     ordinary: set[int] = set()
     for match in re.finditer(literal_pattern(text), segment.text):
         if not _overlapping(protected, match.span()):

@@ -5,11 +5,12 @@ import struct
 import zipfile
 import zlib
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
+from relu_nmt.applications.files import MOST_BYTES
 from relu_nmt.applications.files.aligned_words import AlignedText
-from relu_nmt.applications.files.document import MOST_BYTES, Document, FileFormat
+from relu_nmt.applications.files.document import Document, FileFormat
 from relu_nmt.applications.files.segments import Segment
 from relu_nmt.errors import DataError, reporting
 
@@ -32,16 +33,19 @@ class ZipFormat(FileFormat):
 
     def read(self, content: bytes) -> Document:
         parts = read_parts(content)
+        documents: dict[str, Document] = {}
         with reporting("it is no file of this format", caught=KeyError):
-            documents = self.documents(parts)
+            for name, part_format in self.parts_with_text(parts):
+                if name not in documents:
+                    documents[name] = part_format.read(parts[name])
         segments: list[Segment] = []
         for document in documents.values():
             segments += document.segments
         return Document(segments, partial(_written_zip, content, documents))
 
     @abstractmethod
-    def documents(self, parts: Mapping[str, bytes]) -> dict[str, Document]:
-        """Return the parts that have text, in reading order (KeyError: one is missing)."""
+    def parts_with_text(self, parts: Mapping[str, bytes]) -> Iterator[tuple[str, FileFormat]]:
+        """Yield the names and formats of parts, in reading order (KeyError: one is missing)."""
 
 
 def read_parts(content: bytes) -> dict[str, bytes]:

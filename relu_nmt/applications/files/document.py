@@ -1,6 +1,7 @@
 """Documents: their segments, and the translations that replace the segments in the source."""
 
 import codecs
+import re
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
@@ -14,7 +15,6 @@ from relu_nmt.applications.files.placing import PlainText, marked_parts
 from relu_nmt.applications.files.segments import Segment, Span
 from relu_nmt.errors import DataError
 
-MOST_BYTES = 64 * 2**20  # most bytes of a file, and of all parts of a zip file together
 BYTE_ORDER_MARKS = {
     codecs.BOM_UTF8: "utf-8",
     codecs.BOM_UTF16_LE: "utf-16-le",
@@ -22,6 +22,7 @@ BYTE_ORDER_MARKS = {
     codecs.BOM_UTF32_LE: "utf-32-le",  # begins with the mark of UTF-16
     codecs.BOM_UTF32_BE: "utf-32-be",
 }
+MOST_DECLARING = 4096  # bytes at the start of a file that may declare its encoding
 ReadSource = Callable[[Span], str]
 """Returns a part of the source, such as a tag, with its translated attributes."""
 
@@ -52,6 +53,8 @@ class TextFormat(FileFormat):
     """A format whose files are text. Segments are spans of the text, and may contain segments."""
 
     keeps_equal = True  # a segment keeps its source if its translation is the same text
+    # Finds the name of the encoding at the start of a file.
+    declaration: ClassVar[re.Pattern[bytes]] = re.compile(rb"(?!)")
 
     def read(self, content: bytes) -> Document:
         mark = max(filter(content.startswith, BYTE_ORDER_MARKS), key=len, default=b"")
@@ -79,8 +82,9 @@ class TextFormat(FileFormat):
         return Document(segments, written)
 
     def encoding(self, content: bytes) -> str:
-        """Return the name of the encoding of a file without a byte order mark."""
-        return "utf-8"
+        """Return the encoding that a file without a byte order mark declares, by default UTF-8."""
+        match = self.declaration.search(content[:MOST_DECLARING])
+        return match[1].decode() if match else "utf-8"
 
     def with_languages(self, source: str) -> str:
         """Return a source that names the target language, which is known, for its own."""
@@ -101,12 +105,16 @@ class TextFormat(FileFormat):
     def render_words(self, segment: Segment, words: Sequence[Word], source: ReadSource) -> str:
         """Return words of a translation in the form of the format, with the tags of a segment."""
         written = []
-        for part in marked_parts(segment, words):
+        for part in self.parts(segment, words):
             if isinstance(part, PlainText):
                 written.append(self.text(part.text, part.style, segment))
             else:
                 written.append(source(part))
         return "".join(written)
+
+    def parts(self, segment: Segment, words: Sequence[Word]) -> list[Span | PlainText]:
+        """Return words of a translation as texts, between the places of tags in the source."""
+        return marked_parts(segment, words)
 
     def encoded(self, text: str, encoding: str) -> bytes:
         """Return a text as bytes (DataError: the encoding lacks a character)."""
@@ -117,6 +125,11 @@ class TextFormat(FileFormat):
             raise DataError(
                 f"the encoding {encoding} of the file has no {character!r}; convert it to UTF-8"
             ) from error
+
+
+def line_end_of(text: str) -> str:
+    """Return how the lines of a text end."""
+    return "\r\n" if "\r\n" in text else "\n"
 
 
 def _translated_text(

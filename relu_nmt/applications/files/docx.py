@@ -6,16 +6,16 @@ pairs of tags. Runs without text, such as a picture or a reference, become empty
 
 import html
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 
-from relu_nmt.applications.files import formats
+from relu_nmt.applications.files import FileOptions, Languages, formats
 from relu_nmt.applications.files.aligned_words import AlignedText
 from relu_nmt.applications.files.container import ZipFormat
-from relu_nmt.applications.files.document import Document
-from relu_nmt.applications.files.docx_languages import WordXml, right_to_left
+from relu_nmt.applications.files.document import Document, FileFormat
 from relu_nmt.applications.files.markup import MarkupReader, Piece, Vocabulary, XmlFormat, names
 from relu_nmt.applications.files.segments import KEPT_SPACE, Segment, Span, Tag, all_tags
 
@@ -23,8 +23,9 @@ _PARTS = re.compile(
     r"word/(?:document\d*|header\d*|footer\d*|footnotes|endnotes|comments|styles)\.xml"
 )
 _DRAWINGS = re.compile(r"word/(?:charts/chart\d*|diagrams/(?:data|drawing)\d*)\.xml")
-_AROUND = names("w:hyperlink w:ins w:smartTag w:fldSimple w:sdt w:sdtContent w:bdo w:dir w:moveTo")
-_AROUND |= names("w:customXml")
+_AROUND = names(
+    "w:hyperlink w:ins w:smartTag w:fldSimple w:sdt w:sdtContent w:bdo w:dir w:moveTo w:customXml"
+)
 _SPACES = names("w:tab w:ptab w:br w:cr")
 _LETTERS = {"w:noBreakHyphen": "\u2011", "w:softHyphen": "", "w:ruby": ""}
 """Elements of a run that are letters. The base of a ruby is text, and its reading is left out."""
@@ -33,6 +34,31 @@ _NOTHING = re.compile(r"(?!)")
 _WHITE_SPACE = " \t\r\n"
 _FIRST_SPACE = re.compile(rf"(?<=>)[ \t]+|{KEPT_SPACE.pattern}")
 _PLAIN = " "  # style of a run without properties
+_LANGUAGES = {"western": "w:val", "asian": "w:eastAsia", "complex": "w:bidi"}
+"""Attributes for the languages of the kinds of scripts."""
+_SWITCHES = {"w:p": "w:bidi", "w:sect": "w:bidi", "w:tbl": "w:bidiVisual", "w:r": "w:rtl"}
+"""Elements for text from right to left, by the element whose properties they are."""
+_OFF = ("0", "false", "off")
+_FOLLOWING = {
+    "w:p": "adjustRightInd|snapToGrid|spacing|ind|contextualSpacing|mirrorIndents|suppressOverlap"
+    "|jc|textDirection|textAlignment|textboxTightWrap|outlineLvl|divId|cnfStyle|rPr|sectPr",
+    "w:sect": "rtlGutter|docGrid|printerSettings",
+    "w:tbl": "tblStyleRowBandSize|tblStyleColBandSize|tblW|jc|tblCellSpacing|tblInd|tblBorders"
+    "|shd|tblLayout|tblCellMar|tblLook|tblCaption|tblDescription",
+    "w:r": "cs|em|lang|eastAsianLayout|specVanish|oMath",
+}
+"""Properties behind these elements, in the order that Word demands."""
+_PLACES = {
+    name: re.compile(rf"<(?:/?{name}Pr|{_SWITCHES[name]}|{name}PrChange|w:(?:{following}))\b")
+    for name, following in _FOLLOWING.items()
+}
+_PROPERTIES = re.compile(r"\s*<w:pPr\b")
+_TWINS = {
+    "rtl": {"w:b": "w:bCs", "w:i": "w:iCs", "w:sz": "w:szCs"},
+    "ltr": {"w:bCs": "w:b", "w:iCs": "w:i", "w:szCs": "w:sz"},
+}
+"""Properties of runs that have another name in the new direction."""
+_MOST_BETWEEN = 1_000  # most characters between two properties of a run
 
 
 class _Reader(MarkupReader):
@@ -78,49 +104,55 @@ class _Reader(MarkupReader):
         self._field_code = None
 
     def _add_run(self, number: int, end: int) -> None:
-        opening = self.pieces[number].span
+        """Add the texts of a run, and its other elements as runs of their own."""
+        before = [self.pieces[number].span]  # the opening tag, and the properties
         closing = self.pieces[end].span
-        properties: list[Span] = []
         style = _PLAIN
         has_text = any(piece.name == "w:t" for piece in self.pieces[number:end])
-        number += 1
-        while number < end:
-            piece = self.pieces[number]
-            last = self.partners.get(number, number)
-            element = piece.begin, self.pieces[last].end
+        for first, last in self.children(range(number + 1, end)):
+            piece = self.pieces[first]
+            element = self.span_of(first, last)
             if piece.name == "w:rPr":
-                properties = [element]
+                before = [before[0], element]
                 style = self.source[slice(*element)]
-            elif piece.name == "w:t" or piece.name in _LETTERS:
+            elif piece.name in _LETTERS:
                 self._set_style(style)
-                if piece.name in _LETTERS:
-                    letters = _LETTERS[piece.name]
-                    for inner in range(number, last):
-                        if self.pieces[inner].name == "w:rubyBase":
-                            letters += self.text_of(range(inner, self.partners.get(inner, inner)))
-                    self._last_space = ()
-                    self.builder.add_text(letters, (opening[0], closing[1]), is_whole=True)
-                elif last > number:
-                    before = [opening, *properties, piece.span]
+                self._last_space = ()
+                run = self.span_of(number, end)
+                self.builder.add_text(self._letters(first, last), run, is_whole=True)
+            elif piece.name == "w:t":
+                self._set_style(style)
+                if last > first:
                     behind = [self.pieces[last].span, closing]
-                    self._add_text(range(number + 1, last), before, behind)
+                    self._add_text(range(first + 1, last), [*before, piece.span], behind)
             elif piece.kind != "text":
-                parts = [opening, *properties, element, closing]
-                self._add_other(piece, parts, has_text)
-                self.inner.append(range(number + 1, last))
-            number = last + 1
+                self._add_other(piece, [*before, element, closing], has_text)
+                self.inner.append(range(first + 1, last))
+
+    def _letters(self, first: int, last: int) -> str:
+        """Return the letters for which an element of a run stands."""
+        letters = _LETTERS[self.pieces[first].name]
+        for number in range(first, last):
+            if self.pieces[number].name == "w:rubyBase":
+                letters += self.text_of(range(number, self.partners.get(number, number)))
+        return letters
 
     def _add_text(self, numbers: range, before: Sequence[Span], behind: Sequence[Span]) -> None:
+        """Add a text between the tags of its run, and its repeated spaces as runs of their own."""
         begin = before[-1][1]
         end = behind[0][0]
         run = before[0][0], behind[-1][1]
         self._last_space = ()
         text = self.source[begin:end]
-        whole = self.text_of(numbers)
+        # Word and LibreOffice show no other white space at either end of a text.
+        is_kept = self.inherited(numbers.start - 1, "xml:space") == "preserve"
+        if "<" in text:
+            whole = self.text_of(numbers)
+            whole = whole if is_kept else whole.strip(_WHITE_SPACE)
+            self.builder.add_text(whole, run, is_whole=True)
+            return
         pattern = KEPT_SPACE if self.builder.is_behind_word else _FIRST_SPACE
-        if self.inherited(numbers.start - 1, "xml:space") != "preserve":
-            # Word and LibreOffice show no white space at either end of such a text.
-            whole = whole.strip(_WHITE_SPACE)
+        if not is_kept:
             begin += len(text) - len(text.lstrip(_WHITE_SPACE))
             end = begin + len(text.strip(_WHITE_SPACE))
             # Keep several spaces by copying an earlier tag that preserves spaces.
@@ -128,9 +160,6 @@ class _Reader(MarkupReader):
                 pattern = _NOTHING
             else:
                 before = [*before[:-1], self._keeping_tag]
-        if "<" in text:
-            self.builder.add_text(whole, run, is_whole=True)
-            return
         # Keep repeated spaces, even across runs, and a space at either end of the paragraph.
         for match in pattern.finditer(self.source, begin, end):
             text = html.unescape(self.source[begin : match.start()])
@@ -190,7 +219,7 @@ def _without(tags: Sequence[Tag], style: str) -> list[Tag]:
     return remaining
 
 
-class DocxPart(WordXml):
+class DocxPart(XmlFormat):
     """A part with paragraphs."""
 
     vocabulary = Vocabulary(
@@ -213,43 +242,108 @@ class DocxPart(WordXml):
             return super().text(text, style, segment)
         properties = (style or segment.note).strip()
         if self.languages.new_direction == "rtl":
-            properties = right_to_left(properties, text)
+            properties = _right_to_left(properties, text)
         written = html.escape(text, quote=False)
         return f'<w:r>{properties}<w:t xml:space="preserve">{written}</w:t></w:r>'
 
+    def language_edits(self, tag: Piece) -> Iterator[tuple[Span, str]]:
+        """Yield the places of languages and directions at a tag, in order, and their new texts."""
+        new = self.languages.new_direction
+        if tag.name == "w:lang":
+            # Word reads the attribute for the script of a text.
+            by_kind = {kind: tag.attribute(name) for kind, name in _LANGUAGES.items()}
+            language = self.languages.in_target_script(by_kind)
+            if language:
+                yield tag.attribute_edit(_LANGUAGES[self.languages.script_kind], language)
+        elif new and (tag.name in _SWITCHES.values() or tag.name == "w:cs"):
+            old = "ltr" if tag.attribute("w:val") in _OFF else "rtl"
+            if old != new:
+                yield tag.attribute_edit("w:val", "1" if new == "rtl" else "0")
+        elif new and tag.name in _TWINS[new]:
+            yield from _twin_edits(tag, _TWINS[new][tag.name])
+        elif new == "rtl" and tag.name in ("w:p", "w:pPr", "w:sectPr", "w:tblPr"):
+            yield from _right_to_left_edits(tag)
+
+
+def _twin_edits(tag: Piece, twin: str) -> Iterator[tuple[Span, str]]:
+    """Yield a property of a run under its name in the other direction, if it is missing."""
+    before = tag.source[max(0, tag.begin - _MOST_BETWEEN) : tag.begin].rpartition("<w:rPr")[2]
+    behind = tag.source[tag.end : tag.end + _MOST_BETWEEN].partition("</w:rPr")[0]
+    if tag.kind == "empty" and not re.search(rf"<{twin}\b", before + behind):
+        yield (tag.end, tag.end), tag.text.replace(tag.name, twin, 1)
+
+
+def _right_to_left_edits(tag: Piece) -> Iterator[tuple[Span, str]]:
+    """Yield a switch for the properties of a paragraph, a section or a table."""
+    properties = "<w:pPr><w:bidi/></w:pPr>"
+    if tag.name == "w:p":
+        if tag.kind == "open" and not _PROPERTIES.match(tag.source, tag.end):
+            yield (tag.end, tag.end), properties
+        return
+    name = tag.name.removesuffix("Pr")
+    switch = _SWITCHES[name]
+    if tag.kind == "empty":
+        yield tag.span, f"<{tag.name}><{switch}/></{tag.name}>"
+        return
+    match = _PLACES[name].search(tag.source, tag.end)
+    if match and match[0] != f"<{switch}":
+        yield (match.start(), match.start()), f"<{switch}/>"
+
+
+def _right_to_left(properties: str, text: str) -> str:
+    """Return the properties of a run, with the switch for a text from right to left.
+
+    A text without letters has the direction of the texts around it.
+    """
+    directions = {unicodedata.bidirectional(character) for character in text}
+    if "L" in directions and not directions & {"R", "AL"}:
+        return properties
+    properties = properties if "</" in properties else "<w:rPr></w:rPr>"
+    match = _PLACES["w:r"].search(properties, 1)
+    if match is None or match[0] == "<w:rtl":
+        return properties
+    return f"{properties[: match.start()]}<w:rtl/>{properties[match.start() :]}"
+
 
 class DrawingPart(XmlFormat):
-    """A chart or a diagram of SmartArt. The text of each run, and each label, is a segment."""
+    """A chart or a diagram of SmartArt. The text of each run, and each label, is a segment.
+
+    A file has its labels several times, since SmartArt has them in two parts. All get the
+    translation of the first one.
+    """
 
     vocabulary = Vocabulary(
         inline=frozenset(), skipped=names("c:numCache c:numLit"), only_in=names("a:t c:v")
     )
+
+    def __init__(self, options: FileOptions, languages: Languages) -> None:
+        super().__init__(options, languages)
+        self._labels: dict[str, AlignedText] = {}  # translations of all parts, by their source
+
+    def read(self, content: bytes) -> Document:
+        document = super().read(content)
+
+        def written(translations: Sequence[AlignedText]) -> bytes:
+            for segment, translation in zip(document.segments, translations, strict=True):
+                self._labels.setdefault(segment.text, translation)
+            return document.written([self._labels[segment.text] for segment in document.segments])
+
+        return replace(document, written=written)
 
 
 @formats.register("docx")
 class DocxFormat(ZipFormat):
     """Word."""
 
-    def documents(self, parts: Mapping[str, bytes]) -> dict[str, Document]:
-        reader = DocxPart(self.options, self.languages)
-        names_of_parts = sorted(name for name in parts if _PARTS.fullmatch(name))
+    def parts_with_text(self, parts: Mapping[str, bytes]) -> Iterator[tuple[str, FileFormat]]:
+        names_of_parts = sorted(filter(_PARTS.fullmatch, parts))
         # Office on the web writes word/document2.xml. The text comes before headers and notes.
         names_of_parts.sort(key=lambda name: not name.startswith("word/document"))
         if not names_of_parts or not names_of_parts[0].startswith("word/document"):
             raise KeyError("word/document.xml")
-        documents = {name: reader.read(parts[name]) for name in names_of_parts}
-        drawing_reader = DrawingPart(self.options, self.languages)
-        # Labels are there several times: SmartArt has its texts in two parts.
-        translations: dict[str, AlignedText] = {}
+        part_format = DocxPart(self.options, self.languages)
+        for name in names_of_parts:
+            yield name, part_format
+        drawing_format = DrawingPart(self.options, self.languages)
         for name in sorted(filter(_DRAWINGS.fullmatch, parts)):
-            document = drawing_reader.read(parts[name])
-            documents[name] = replace(document, written=partial(_written, document, translations))
-        return documents
-
-
-def _written(
-    document: Document, known: dict[str, AlignedText], translations: Sequence[AlignedText]
-) -> bytes:
-    """Return a document in which each text has the translation of the first such text."""
-    pairs = zip(document.segments, translations, strict=True)
-    return document.written([known.setdefault(segment.text, text) for segment, text in pairs])
+            yield name, drawing_format

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 from relu_nmt.applications.files import formats
 from relu_nmt.applications.files.container import ZipFormat
-from relu_nmt.applications.files.document import Document
+from relu_nmt.applications.files.document import FileFormat, TextFormat
 from relu_nmt.applications.files.html import HtmlFormat, MarkedTextReader
 from relu_nmt.applications.files.markup import (
     Piece,
@@ -28,6 +28,8 @@ _MOST_BEFORE = 2_000  # characters at the start of a package in which its versio
 
 class ChapterFormat(XmlFormat, HtmlFormat):
     """A chapter, a page of XHTML."""
+
+    encoding = TextFormat.encoding  # browsers read other encodings only in pages of HTML
 
 
 class BookFormat(XmlFormat):
@@ -58,23 +60,22 @@ class BookFormat(XmlFormat):
 class EpubFormat(ZipFormat):
     """Books."""
 
-    def documents(self, parts: Mapping[str, bytes]) -> dict[str, Document]:
+    def parts_with_text(self, parts: Mapping[str, bytes]) -> Iterator[tuple[str, FileFormat]]:
+        book_format = BookFormat(self.options, self.languages)
+        chapter_format = ChapterFormat(self.options, self.languages)
         packages = _values(parts["META-INF/container.xml"], "rootfile", "full-path", "full-path")
         package = next(iter(packages), "")
-        documents = {package: BookFormat(self.options, self.languages).read(parts[package])}
+        yield package, book_format
         targets = _values(parts[package], "item", "id", "href")
         chapters = _values(parts[package], "itemref", "idref", "idref")
         # Read the chapters in the order of the book, then the other pages.
         for key in [*chapters, *targets]:
             target = posixpath.join(posixpath.dirname(package), unquote(targets.get(key, "")))
             name = posixpath.normpath(target)
-            if name in documents or name not in parts:
-                continue
-            if name.endswith(".ncx"):
-                documents[name] = BookFormat(self.options, self.languages).read(parts[name])
-            elif name.endswith((".xhtml", ".html", ".htm", ".xml")):
-                documents[name] = ChapterFormat(self.options, self.languages).read(parts[name])
-        return documents
+            if name in parts and name.endswith(".ncx"):
+                yield name, book_format
+            elif name in parts and name.endswith((".xhtml", ".html", ".htm", ".xml")):
+                yield name, chapter_format
 
 
 def _values(content: bytes, name: str, key: str, value: str) -> dict[str, str]:

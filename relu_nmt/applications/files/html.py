@@ -56,7 +56,6 @@ _VALUES = (
 """Values in quotes, in doubled quotes (tables), in escaped quotes, or without quotes."""
 _MOST_WITHIN = 1_000
 """Most characters, or else most marks, between a mark of markup and the mark that ends it."""
-_CHARSET = re.compile(rb"""<meta\b[^>]*?\bcharset\s*=\s*["']?([\w.-]+)""", re.IGNORECASE)
 _LATIN_1 = names("iso-8859-1 iso8859-1 latin1 ascii us-ascii")
 _UNUSED = re.compile(rb"[\x81\x8d\x8f\x90\x9d]")
 """Bytes without a character in the code page of Windows."""
@@ -193,11 +192,11 @@ class HtmlFormat(MarkupFormat):
 
     vocabulary = HTML
     reader = HtmlReader
+    declaration = re.compile(rb"""<meta\b[^>]*?\bcharset\s*=\s*["']?([\w.-]+)""", re.IGNORECASE)
 
     def encoding(self, content: bytes) -> str:
-        """Return the encoding that the page declares, by default UTF-8."""
-        match = _CHARSET.search(content[:4096])
-        declared = match[1].decode() if match else "utf-8"
+        """Return the encoding that the page declares, as browsers understand it."""
+        declared = super().encoding(content)
         # A declaration that can be read is not in UTF-16.
         if declared.lower().startswith("utf-16"):
             return "utf-8"

@@ -18,7 +18,7 @@ from relu_nmt.applications.files.html import (
     untranslated_pattern,
 )
 from relu_nmt.applications.files.markup import REFERENCE, Piece, add_reference
-from relu_nmt.applications.files.placing import PlainText, marked_parts
+from relu_nmt.applications.files.placing import PlainText
 from relu_nmt.applications.files.segments import (
     Segment,
     SegmentBuilder,
@@ -163,21 +163,20 @@ class MarkdownFormat(TextFormat):
             written = written.replace("|", "\\|")
         return written
 
-    def render_words(self, segment: Segment, words: Sequence[Word], source: ReadSource) -> str:
-        """Return words with their tags, but without emphasis that has no words."""
-        marks: dict[Span | str, Span] = {}
+    def parts(self, segment: Segment, words: Sequence[Word]) -> list[Span | PlainText]:
+        """Return texts and tags, but without emphasis that has no words."""
+        closings: dict[Span, Span] = {}
         for tag in all_tags(segment.tags):
             if tag.repeats and tag.closing:
-                marks[tag.opening[0]] = tag.closing[0]
-        parts: list[Span | str] = []
-        for part in marked_parts(segment, words):
-            if isinstance(part, PlainText):
-                parts.append(self.text(part.text, part.style, segment))
-            elif parts and marks.get(parts[-1]) == part:
+                closings[tag.opening[0]] = tag.closing[0]
+        parts: list[Span | PlainText] = []
+        for part in super().parts(segment, words):
+            last = parts[-1] if parts else None
+            if isinstance(last, tuple) and closings.get(last) == part:
                 parts.pop()
             else:
                 parts.append(part)
-        return "".join(part if isinstance(part, str) else source(part) for part in parts)
+        return parts
 
     def rendered(self, segment: Segment, translation: AlignedText, source: ReadSource) -> str:
         """Return the text of a segment. If its source has several lines, wrap it to their width."""

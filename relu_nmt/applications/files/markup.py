@@ -35,7 +35,6 @@ REFERENCE = re.compile(
     rf"|(?:{_OLD_NAMES})(?![\w;=]))"  # which browsers also read without a semicolon
 )
 _KEPT = re.compile(f"{REFERENCE.pattern}|{KEPT_SPACE.pattern}")
-_DECLARATION = re.compile(rb"""<\?xml[^>]*?\sencoding\s*=\s*["']([\w.-]+)["']""")
 CDATA = "<![CDATA["
 _OTHER = (("<!--", "-->"), (CDATA, "]]>"), ("<?", "?>"), ("<%", "%>"), ("<!", ">"))
 
@@ -284,7 +283,7 @@ class MarkupReader:
         """Add an inline element, and return the number of the last piece that was read."""
         piece = self.pieces[number]
         vocabulary = self.vocabulary
-        element = piece.begin, self.pieces[end].end
+        element = self.span_of(number, end)
         if piece.name not in vocabulary.inline and piece.name not in vocabulary.protected:
             self.builder.add_empty([element], is_space=piece.name in vocabulary.spaces)
             if not self.is_skipped(piece):
@@ -300,6 +299,18 @@ class MarkupReader:
             may_be_note = vocabulary.is_html and "noteref" in piece.text
             self.builder.open(piece.name, [piece.span], repeats=repeats, may_be_note=may_be_note)
         return number
+
+    def children(self, numbers: range) -> Iterator[tuple[int, int]]:
+        """Yield the numbers of the first and last piece of each outermost element or text."""
+        number = numbers.start
+        while number < numbers.stop:
+            last = self.partners.get(number, number)
+            yield number, last
+            number = last + 1
+
+    def span_of(self, first: int, last: int) -> Span:
+        """Return the place of an element from the numbers of its first and last piece."""
+        return self.pieces[first].begin, self.pieces[last].end
 
     @cached_property
     def parents(self) -> list[int]:
@@ -445,11 +456,8 @@ class MarkupFormat(TextFormat):
 class XmlFormat(MarkupFormat):
     """A format of XML, which must be well formed."""
 
+    declaration = re.compile(rb"""\A<\?xml[^>]*?\sencoding\s*=\s*["']([\w.-]+)["']""")
+
     def segments(self, source: str) -> Iterable[Segment | None]:
         check_xml(source)
         return super().segments(source)
-
-    def encoding(self, content: bytes) -> str:
-        """Return the encoding of the declaration, by default UTF-8."""
-        match = _DECLARATION.match(content)
-        return match[1].decode() if match else "utf-8"

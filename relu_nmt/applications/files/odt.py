@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from relu_nmt.applications.files import formats
 from relu_nmt.applications.files.container import ZipFormat
-from relu_nmt.applications.files.document import Document
+from relu_nmt.applications.files.document import FileFormat
 from relu_nmt.applications.files.markup import MarkupReader, Piece, Vocabulary, XmlFormat, names
 from relu_nmt.applications.files.segments import Span
 
@@ -94,9 +94,8 @@ def _language(tag: Piece, kind: str) -> str:
 class OdtFormat(ZipFormat):
     """OpenDocument text."""
 
-    def documents(self, parts: Mapping[str, bytes]) -> dict[str, Document]:
-        reader = OdtPart(self.options, self.languages)
-        documents = {"content.xml": reader.read(parts["content.xml"])}
+    def parts_with_text(self, parts: Mapping[str, bytes]) -> Iterator[tuple[str, FileFormat]]:
+        part_format = OdtPart(self.options, self.languages)
+        yield "content.xml", part_format
         if "styles.xml" in parts:
-            documents["styles.xml"] = reader.read(parts["styles.xml"])
-        return documents
+            yield "styles.xml", part_format

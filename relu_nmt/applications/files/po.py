@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from relu_nmt.applications.files import formats
 from relu_nmt.applications.files.aligned_words import AlignedText
-from relu_nmt.applications.files.document import ReadSource, TextFormat
+from relu_nmt.applications.files.document import ReadSource, TextFormat, line_end_of
 from relu_nmt.applications.files.html import tag_pattern
 from relu_nmt.applications.files.segments import KEPT_SPACE, Segment, Span, tagged_segment
 from relu_nmt.errors import DataError
@@ -27,7 +27,6 @@ _HEADER = re.compile(r'^msgid[ \t]+""\s*^msgstr[ \t]+(?:""\s*)*"(?!")', re.M)
 """The header, up to its first character."""
 _LANGUAGE = re.compile(rf'(?:{_CONTENT}"\s*")*?(?:{_CONTENT}\\n)?Language:[ \t]*([\w@.-]*)\\n')
 """The header behind its first mark, up to its language."""
-_CHARSET = re.compile(rb"charset=([\w.-]+)")
 _NUM_FORMS = re.compile(r"Plural-Forms:[ \t]*nplurals[ \t]*=[ \t]*([1-9])\b")
 _ESCAPE = re.compile(r"(?:\\(?:[abfnrtv]|[0-3]?[0-7]{1,2}|x[\da-fA-F]{2}))+|\\(.)")
 _ESCAPES = {code: f"\\{code:03o}" for code in range(32) if chr(code) != "\n"}
@@ -54,11 +53,11 @@ class PoFormat(TextFormat):
 
     reads = frozenset({"retranslate"})
     keeps_equal = False
+    declaration = re.compile(rb"charset=([\w.-]+)")
 
     def encoding(self, content: bytes) -> str:
-        """Return the encoding of the header, by default UTF-8."""
-        match = _CHARSET.search(content[:4096])
-        declared = match[1].decode() if match else "CHARSET"
+        """Return the encoding of the header, in which templates have the word CHARSET."""
+        declared = super().encoding(content)
         return "utf-8" if declared == "CHARSET" else declared
 
     def with_languages(self, source: str) -> str:
@@ -69,8 +68,7 @@ class PoFormat(TextFormat):
         field = _LANGUAGE.match(source, header.end())
         language = self.languages.tag.replace("-", "_")
         if field is None:
-            line_end = "\r\n" if "\r\n" in source else "\n"
-            line = f'Language: {language}\\n"{line_end}"'
+            line = f'Language: {language}\\n"{line_end_of(source)}"'
             return source[: header.end()] + line + source[header.end() :]
         if field[1]:
             language = self.languages.after_translation(field[1])
@@ -98,7 +96,7 @@ class PoFormat(TextFormat):
         flags = _FLAGS.search(source, *span)
         first = flags or next(iter(fields.values()))
         begin: int | None = first.start()
-        line_end = "\r\n" if "\r\n" in source[slice(*span)] else "\n"
+        line_end = line_end_of(source[slice(*span)])
         begins = {name: match.start() for name, match in fields.items()}
         ends = {name: match.start() + len(match[0].rstrip()) for name, match in fields.items()}
         last = max(ends.values())
@@ -177,5 +175,5 @@ def _quoted(text: str, line_end: str) -> str:
 def _with_flag(head: str) -> str:
     first, _, _ = head.partition("\n")
     if not first.startswith("#,"):
-        return f"#, fuzzy\r\n{head}" if "\r\n" in head else f"#, fuzzy\n{head}"
+        return f"#, fuzzy{line_end_of(head)}{head}"
     return head if "fuzzy" in first else f"#, fuzzy,{head[2:]}"

@@ -68,6 +68,11 @@ class Protected:
     # is written.
     source: Sequence[Span] = ()
 
+    @property
+    def span(self) -> Span:
+        """Place in the text of the segment."""
+        return self.begin, self.end
+
 
 @dataclass(frozen=True)
 class Segment:

@@ -107,7 +107,7 @@ class SegmentTranslator:
         results = []
         for segment, sentences in zip(segments, divided, strict=True):
             result = joined(sentences, list(islice(translations, len(sentences))), language)
-            texts = Counter(segment.text[entry.begin : entry.end] for entry in segment.protected)
+            texts = Counter(segment.text[slice(*entry.span)] for entry in segment.protected)
             for text, count in texts.items():
                 num_written = len(re.findall(literal_pattern(text), result.text))
                 self.num_copied += max(0, count - num_written)

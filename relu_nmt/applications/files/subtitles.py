@@ -9,7 +9,7 @@ from operator import itemgetter
 
 from relu_nmt.applications.files import formats
 from relu_nmt.applications.files.aligned_words import AlignedText, Word, aligned_words, source_spans
-from relu_nmt.applications.files.document import ReadSource, TextFormat
+from relu_nmt.applications.files.document import ReadSource, TextFormat, line_end_of
 from relu_nmt.applications.files.segments import Protected, Segment, tagged_segment
 from relu_nmt.errors import DataError
 
@@ -17,10 +17,12 @@ _TIME = r"(?:\d+:)?\d+:\d+(?:[.,]\d+)?"
 _LINE = r"(?!(?:\d+[ \t]*\r?\n)?[^\r\n]*-->)[^\r\n]+(?:\r?\n|\Z)"
 """A line of text. The next cue may follow without a blank line."""
 _CUE = re.compile(rf"^[ \t]*{_TIME}[ \t]*-->[ \t]*{_TIME}[^\r\n]*(?:\r?\n|\Z)((?:{_LINE})*)", re.M)
-_TAG = re.compile(r"<(?P<slash>/?)(?P<name>[A-Za-z]*)[^<>\n]*>|\{\\[^{}\n]*\}")
-_TOKEN = re.compile(r"\s*(?:<[^<>\n]*>|\{\\[^{}\n]*\}|[^\s\u3040-\u30ff\u3400-\u9fff])+|\s*\S")
+_STYLE = r"\{\\[^{}\n]*\}"
+"""A tag of SubStation Alpha, which SubRip has taken over."""
+_TAG = re.compile(rf"<(?P<slash>/?)(?P<name>[A-Za-z]*)[^<>\n]*>|{_STYLE}")
+_TOKEN = re.compile(rf"\s*(?:<[^<>\n]*>|{_STYLE}|[^\s\u3040-\u30ff\u3400-\u9fff])+|\s*\S")
 _SPEAKER = re.compile(
-    r"^[ \t]*(?:(?:<[^<>/\n][^<>\n]*>|\{\\[^{}\n]*\})[ \t]*)*[-–—][ \t]*(?=\S)"
+    rf"^[ \t]*(?:(?:<[^<>/\n][^<>\n]*>|{_STYLE})[ \t]*)*[-–—][ \t]*(?=\S)"
     r"|(?=(?P<voice><v[ \t.][^<>\n]*>))",
     re.M,
 )
@@ -61,7 +63,7 @@ class SubtitleFormat(TextFormat):
         words = aligned_words(segment, translation)
         firsts = [part.first_word for part in parts]
         cuts = divided(words, firsts, 2 * self.options.line_width)
-        line_end = "\r\n" if "\r\n" in source(segment.span) else "\n"
+        line_end = line_end_of(source(segment.span))
         written = ""
         position = segment.span[0]
         for part, (begin, end) in zip(parts, pairwise(cuts), strict=True):

@@ -54,27 +54,35 @@ class _Reader(MarkedTextReader):
     def _unit(self, number: int, retranslate: bool) -> Segment | None:
         """Return a unit as a segment, or None if it is not to be translated."""
         tag = self.pieces[number]
-        parts = self._parts(range(number + 1, self.partners[number]))
-        if "source" not in parts or self.inherited(number, "translate") == "no":
+        elements = self._elements(range(number + 1, self.partners[number]))
+        if "source" not in elements or self.inherited(number, "translate") == "no":
             return None
-        if self._stays(tag, parts.get("target"), retranslate):
+        target = elements.get("target")
+        if self._stays(tag, target, retranslate):
             return None
         # Read the divided source of XLIFF 1.2, since the target needs its marks of sentences.
-        first, last = parts["source"]
-        if "seg-source" in parts and self.text_of(range(*parts["seg-source"])).strip():
-            first, last = parts["seg-source"]
+        first, last = elements["source"]
+        if "seg-source" in elements and self.text_of(range(*elements["seg-source"])).strip():
+            first, last = elements["seg-source"]
         self.keeps_spaces = self.inherited(first, "xml:space") == "preserve"
         self.found_segments = []
         self.read(range(first + 1, last), is_text=True)
         segment = next(filter(None, self.found_segments), None)
         if segment is None:
             return None
-        opening = self.pieces[first]
-        closing = self.pieces[last]
-        if "target" in parts:
-            begin, end = self._span(parts["target"])
-            old_tag = self.pieces[parts["target"][0]]
-            new_tag = old_tag.text.removesuffix("/>").removesuffix(">") + ">"
+        return self._with_target(segment, tag, (first, last), target)
+
+    def _with_target(
+        self, segment: Segment, tag: Piece, source: Span, target: Span | None
+    ) -> Segment:
+        """Return a segment that replaces a unit, from its tag to the end of its target.
+
+        ``source`` and ``target`` are the numbers of the first and last piece of these elements.
+        """
+        opening, closing = (self.pieces[number] for number in source)
+        if target is not None:
+            begin, end = self.span_of(*target)
+            new_tag = self.pieces[target[0]].text.removesuffix("/>").removesuffix(">") + ">"
         else:
             # Indent the target like the source.
             begin = end = closing.end
@@ -104,10 +112,6 @@ class _Reader(MarkedTextReader):
             behind = text[len(text.rstrip()) :] + behind
         return before, behind
 
-    def _span(self, numbers: Span) -> Span:
-        first, last = numbers
-        return self.pieces[first].begin, self.pieces[last].end
-
     def _stays(self, tag: Piece, target: Span | None, retranslate: bool) -> bool:
         """Return True for a unit that is final or has a translation."""
         state = tag.attribute("state")
@@ -118,20 +122,17 @@ class _Reader(MarkedTextReader):
         is_final = state in _FINAL or tag.attribute("approved") == "yes"
         return is_final or (has_target and state not in _UNTRANSLATED and not retranslate)
 
-    def _parts(self, numbers: range) -> dict[str, Span]:
+    def _elements(self, numbers: range) -> dict[str, Span]:
         """Return the numbers of the first and last piece of each element of a unit, by its name."""
-        parts: dict[str, Span] = {}
-        number = numbers.start
-        while number < numbers.stop:
-            end = self.partners.get(number, number)
-            parts.setdefault(self.pieces[number].name, (number, end))
-            number = end + 1
-        return parts
+        elements: dict[str, Span] = {}
+        for first, last in self.children(numbers):
+            elements.setdefault(self.pieces[first].name, (first, last))
+        return elements
 
     def add_inline(self, number: int, end: int) -> int:
         """Add an inline element. Two empty elements may begin and end a pair."""
         piece = self.pieces[number]
-        element = self._span((number, end))
+        element = self.span_of(number, end)
         is_pair = piece.name in self.vocabulary.inline
         markup = self._markup(number, piece.span if is_pair else element)
         is_kept = _KEPT.search(markup) is not None
