@@ -327,7 +327,8 @@ class SourceEncoder:
             spans = token_spans(text, plain, words)
         for index, token in enumerate(tokens):
             if token in symbols:
-                spans.insert(index, (0, 0))
+                position = spans[index - 1][1] if index else 0
+                spans.insert(index, (position, position))
         return spans
 
     def _target_ids(self, text: str) -> np.ndarray:

@@ -88,7 +88,7 @@ def make_app(
     keys = ApiKeys(limits.api_keys)
     _add_model_routes(app, queue, services, limits, keys)
     _add_state_routes(app, queue, metrics)
-    libretranslate.add_routes(app, queue, services, limits, keys)
+    libretranslate.Interface(queue, services, limits, keys).add_routes(app)
     _add_errors(app)
     app.add_middleware(libretranslate.reading_forms)
     paths = frozenset(PATHS + libretranslate.PATHS)

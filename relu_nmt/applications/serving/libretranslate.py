@@ -69,28 +69,6 @@ class DetectBody(BaseModel):
     api_key: str | None = None
 
 
-def add_routes(
-    app: FastAPI,
-    queue: RequestQueue,
-    services: Sequence[TranslationService],
-    limits: ServerOptions,
-    keys: ApiKeys,
-) -> None:
-    """Add the routes of the interface."""
-    interface = _Interface(queue, services, limits, keys)
-    routes: tuple[tuple[str, str, Callable[..., Any]], ...] = (
-        ("GET", "/languages", interface.languages),
-        ("GET", "/frontend/settings", interface.settings),
-        ("POST", "/detect", interface.detect),
-        ("POST", TEXT_PATH, interface.translate),
-        ("POST", UPLOADS, interface.translate_file),
-        ("GET", "/file_progress/{key}", interface.file_progress),
-        ("GET", "/download_file/{key}", interface.download),
-    )
-    for method, path, serve in routes:
-        app.add_api_route(path, serve, methods=[method], include_in_schema=False)
-
-
 def reading_forms(app: ASGIApp) -> ASGIApp:
     """Return an application that turns forms into JSON, and moves texts to their own route.
 
@@ -129,7 +107,7 @@ def _has_text(body: bytes) -> bool:
     return not content.keys().isdisjoint(TextBody.model_fields)
 
 
-class _Interface:
+class Interface:
     """The routes of the interface, and the translated files that wait for their download."""
 
     def __init__(
@@ -144,23 +122,37 @@ class _Interface:
         self._max_bytes = limits.max_request_bytes
         self._keys = keys
         # Keep the order of the models. The first one's languages are the defaults.
-        self._sources = list(dict.fromkeys(service.languages[0] for service in services))
-        self._targets = list(dict.fromkeys(service.languages[1] for service in services))
+        self._sources = list(dict.fromkeys(service.languages.source for service in services))
+        self._targets = list(dict.fromkeys(service.languages.target for service in services))
         self._files: dict[str, tuple[str, bytes]] = {}  # names and contents, oldest first
         self._running: dict[str, SegmentTranslator] = {}  # by the keys of their clients
+
+    def add_routes(self, app: FastAPI) -> None:
+        """Add the routes of the interface to an application."""
+        routes: tuple[tuple[str, str, Callable[..., Any]], ...] = (
+            ("GET", "/languages", self.languages),
+            ("GET", "/frontend/settings", self.settings),
+            ("POST", "/detect", self.detect),
+            ("POST", TEXT_PATH, self.translate),
+            ("POST", UPLOADS, self.translate_file),
+            ("GET", "/file_progress/{key}", self.file_progress),
+            ("GET", "/download_file/{key}", self.download),
+        )
+        for method, path, serve in routes:
+            app.add_api_route(path, serve, methods=[method], include_in_schema=False)
 
     async def languages(self) -> list[dict[str, Any]]:
         """Return all languages, each with the languages into which a model translates it."""
         languages = []
         for code in dict.fromkeys([*self._sources, *self._targets]):
             fitting = services_of(self._services, code, None)
-            targets = [service.languages[1] for service in fitting]
+            targets = [service.languages.target for service in fitting]
             languages.append({"code": code, "name": code, "targets": targets})
         return languages
 
     async def settings(self) -> dict[str, Any]:
         """Return the settings of a page for people."""
-        source, target = self._services[0].languages
+        languages = self._services[0].languages
         own_formats = set(formats.names()).difference(ENDINGS.values())
         return {
             "apiKeys": self._keys.required,
@@ -169,8 +161,8 @@ class _Interface:
             "filesTranslation": True,
             "supportedFilesFormat": sorted([*ENDINGS, *(f".{name}" for name in own_formats)]),
             "language": {
-                "source": {"code": source, "name": source},
-                "target": {"code": target, "name": target},
+                "source": {"code": languages.source, "name": languages.source},
+                "target": {"code": languages.target, "name": languages.target},
             },
             "suggestions": False,
         }
@@ -195,7 +187,7 @@ class _Interface:
                 behind = 1 + content.alternatives
                 values["alternatives"] = [ranks[1:behind] for ranks in ranked]
             if content.source == "auto":
-                detected = {"language": service.languages[0], "confidence": confidence}
+                detected = {"language": service.languages.source, "confidence": confidence}
                 values["detectedLanguage"] = [detected] * len(texts)
             # A list of texts has lists of values, and a single text single values.
             answer: dict[str, Any] = values
@@ -275,19 +267,19 @@ class _Interface:
             raise HTTPException(400, missing)
         language, confidence = next(iter(detected_languages(fitting, text).items()))
         if confidence < LEAST_CONFIDENCE:
-            sources = ", ".join(service.languages[0] for service in fitting)
+            sources = ", ".join(service.languages.source for service in fitting)
             raise HTTPException(400, f"auto is not certain here; give the source: {sources}")
         return services_of(fitting, language, target)[0], round(100 * confidence)
 
 
 def detected_languages(services: Sequence[TranslationService], text: str) -> dict[str, float]:
     """Return the confidence in each source language of the services, the highest first."""
-    languages = {service.languages[0] for service in services}
+    languages = {service.languages.source for service in services}
     if len(languages) == 1:
         return dict.fromkeys(languages, 1.0)
     likelihoods: dict[str, float] = {}
     for service in services:
-        language = service.languages[0]
+        language = service.languages.source
         likelihood = service.likelihood(text)
         likelihoods[language] = max(likelihood, likelihoods.get(language, likelihood))
     return confidences(likelihoods)

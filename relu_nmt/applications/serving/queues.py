@@ -7,7 +7,7 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -21,6 +21,7 @@ from relu_nmt.translation.search.document_search import Search
 from relu_nmt.translation.search.translations import SourceSentence, Translation
 
 ResultT = TypeVar("ResultT")
+ItemT = TypeVar("ItemT")
 STOPPING = "the server is stopping"
 GIVEN_UP = "the request was given up"
 TOO_MANY = "too many requests for large answers; come back later, or ask for a line"
@@ -48,6 +49,12 @@ class QueuedRequest:
         """Refuse a request that was given up."""
         if self.is_gone:
             raise HTTPException(504, GIVEN_UP)
+
+    def checked(self, items: Iterable[ItemT]) -> Iterator[ItemT]:
+        """Yield items, and refuse a request that is given up meanwhile."""
+        for item in items:
+            self.check()
+            yield item
 
     def wait(self, future: "Future[ResultT]") -> ResultT:
         """Return the result of a future. Refuse if the request is given up or the server stops."""

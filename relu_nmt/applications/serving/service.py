@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from starlette.exceptions import HTTPException
 
+from relu_nmt.applications.files import Languages
 from relu_nmt.applications.files.sentences import SegmentTranslator
 from relu_nmt.applications.serving import ServerOptions
 from relu_nmt.applications.serving.detection import SourceLikelihood
@@ -19,7 +20,6 @@ from relu_nmt.applications.serving.queues import Batcher, QueuedRequest, run_in_
 from relu_nmt.data.documents import SINGLE_SENTENCES, WindowConfig, join_sentences
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import SLOTS, AttentionPlace
-from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.generator import longest_first
@@ -33,7 +33,6 @@ from relu_nmt.translator.attention_maps import (
     single_model,
 )
 from relu_nmt.translator.sources import plain_lines
-from relu_nmt.translator.spans import token_spans
 
 MOST_NUMBERS = 2**21
 """Most weights in one answer, about 15 MB of JSON."""
@@ -49,11 +48,11 @@ DECIMALS = 4
 
 @dataclass(frozen=True)
 class _Side:
-    """One side of a pair of texts: its lines, their sentences and the text steps."""
+    """One side of a pair of texts: its lines and their sentences."""
 
     lines: Sequence[str]
     sentences: Sequence[SourceSentence]
-    text: TextPipeline
+    is_source: bool
 
     @property
     def ids(self) -> np.ndarray:
@@ -92,10 +91,7 @@ class TranslationService:
         self._windows = windows
         self._max_tokens = limits.max_request_tokens
         self._split_sentences = limits.split_sentences
-        # Make the text steps once, since each of them makes a tokenizer.
-        self._texts = [translator.task.source_text, translator.task.target_text]
         self._likelihood = SourceLikelihood(translator.task)
-        self._texts_of_single = [replace(text, sentence_separator=None) for text in self._texts]
         # Make large answers, and parts of files, in one thread. An eighth of the queue stays free
         # for other requests.
         num_slots = max(1, limits.max_waiting - max(1, limits.max_waiting // 8))
@@ -128,8 +124,8 @@ class TranslationService:
         # Add the languages, the size and the defaults of the search.
         parameters = chain.from_iterable(model.parameters() for model in models)
         return {
-            "source_lang": translator.task.source_lang,
-            "target_lang": translator.task.target_lang,
+            "source_lang": self.languages.source,
+            "target_lang": self.languages.target,
             "parameters": sum(parameter.numel() for parameter in parameters),
             "max_doc_tokens": self._windows.max_doc_tokens,
             "keeps_sentences": translator.task.separators is not None,
@@ -195,9 +191,9 @@ class TranslationService:
         }
 
     @property
-    def languages(self) -> tuple[str, str]:
+    def languages(self) -> Languages:
         """The model's source and target language."""
-        return self._translator.task.source_lang, self._translator.task.target_lang
+        return Languages(self._translator.task.source_lang, self._translator.task.target_lang)
 
     def likelihood(self, text: str) -> float:
         """Return the log likelihood of a text by its symbols in the model's source language."""
@@ -214,8 +210,12 @@ class TranslationService:
         """
         num_best = max(self._config.nbest, min(num_best, self._config.beam))
         config = replace(self._config, nbest=num_best)
-        read = partial(_checked, request)
-        segments = SegmentTranslator(self._translator, config, self._windows, read=read)
+        segments = SegmentTranslator(
+            self._translator,
+            config,
+            self._windows,
+            read=lambda sentences: list(request.checked(sentences)),
+        )
         search = self._translator.searcher(segments.config)
 
         def searched(sources: Sequence[SourceSentence]) -> list[list[Translation]]:
@@ -225,16 +225,16 @@ class TranslationService:
             for source in sources:
                 self._check_length(source, "a text to translate at once has")
             lengths = np.array([len(source.ids) for source in sources])
-            results: list[list[Translation]] = [[] for _ in sources]
+            translated: list[list[Translation]] = [[] for _ in sources]
             # Let other requests use the model between the parts.
             for numbers in longest_first(lengths, lambda longest: self._batch_tokens // longest):
                 part = [sources[number] for number in numbers]
                 run = partial(self.batcher.run, partial(search, part), request)
-                found = request.wait(self._large_answers.submit(run)) if is_file else run()
-                for number, translations in zip(numbers, found, strict=True):
-                    results[number] = translations
+                results = request.wait(self._large_answers.submit(run)) if is_file else run()
+                for number, translations in zip(numbers, results, strict=True):
+                    translated[number] = translations
                 segments.num_done += sum(map(self._num_sentences, part))
-            return results
+            return translated
 
         segments.search = searched
         return segments
@@ -303,7 +303,6 @@ class TranslationService:
         sources = self._read(encoded, len(lines), request)
         encoded_targets = map(self._encoded_target, translation)
         targets = self._read(encoded_targets, len(translation), request, is_source=False)
-        texts = self._texts
         # A model may read a single sentence without separator.
         separators = translator.task.separators
         is_single = sum(bool(sentence.tokens) for sentence in sources) < 2
@@ -311,9 +310,8 @@ class TranslationService:
             of_targets = separators._replace(source=separators.target)
             sources = [sentence.as_read(separators) for sentence in sources]
             targets = [sentence.as_read(of_targets) for sentence in targets]
-            texts = self._texts_of_single
-        source = _Side(lines, sources, texts[0])
-        target = _Side(translation, targets, texts[1])
+        source = _Side(lines, sources, is_source=True)
+        target = _Side(translation, targets, is_source=False)
         self._check_length(SourceSentence(source.ids), "lines to read at once have")
         limit = translator.ensemble.max_positions
         if limit is not None and len(target.ids) > limit:
@@ -325,10 +323,9 @@ class TranslationService:
     def _tokens(self, side: _Side, request: QueuedRequest) -> list[dict[str, Any]]:
         """Return the tokens of lines and their spans as JSON values, the end symbol last."""
         values: list[dict[str, Any]] = []
-        for number, (line, sentence) in enumerate(zip(side.lines, side.sentences, strict=True)):
-            request.check()
-            with self._translator.sources.text_lock:
-                spans = token_spans(line, sentence.tokens, side.text)
+        lines = request.checked(zip(side.lines, side.sentences, strict=True))
+        for number, (line, sentence) in enumerate(lines):
+            spans = self._translator.sources.token_spans(line, sentence.tokens, side.is_source)
             for token, (begin, end) in zip(sentence.tokens, spans, strict=True):
                 values.append({"text": token, "line": number, "begin": begin, "end": end})
         return [*values, {"text": "</s>", "line": None, "begin": 0, "end": 0}]
@@ -343,9 +340,7 @@ class TranslationService:
         """Encode the sentences one by one, and refuse the request when it has too many tokens."""
         encoded: list[SourceSentence] = []
         num_tokens = 0
-        for number in range(1, num_lines + 1):
-            request.check()
-            sentence = next(sentences)
+        for number, sentence in enumerate(request.checked(sentences), 1):
             encoded.append(sentence)
             if is_source:
                 self._check_length(sentence, f"line {number} has")
@@ -380,23 +375,14 @@ class TranslationService:
             raise ConfigError(f"{subject} {num_tokens:,} tokens, but the model reads {limit:,}")
 
 
-def _checked(request: QueuedRequest, sentences: Iterator[SourceSentence]) -> list[SourceSentence]:
-    """Return the sentences of a request, unless it is given up meanwhile."""
-    checked = []
-    for sentence in sentences:
-        request.check()
-        checked.append(sentence)
-    return checked
-
-
 def services_of(
     services: Sequence[TranslationService], source: str | None, target: str | None
 ) -> list[TranslationService]:
     """Return the services of a source and a target language. None stands for any language."""
     fitting = []
     for service in services:
-        source_lang, target_lang = service.languages
-        if source in (None, source_lang) and target in (None, target_lang):
+        languages = service.languages
+        if source in (None, languages.source) and target in (None, languages.target):
             fitting.append(service)
     return fitting
 

@@ -19,6 +19,7 @@ from relu_nmt.applications.serving.guard import Metrics, guarded
 from relu_nmt.applications.serving.queues import QueuedRequest, run_in_slot
 from relu_nmt.applications.serving.service import weights_json
 from relu_nmt.errors import OutOfMemoryError
+from relu_nmt.translator.sources import SourceEncoder
 from tests.unit.applications.serving.clients import HOST, client_of, metric, post_scope
 from tests.unit.applications.serving.served_models import make_translator
 
@@ -62,7 +63,7 @@ def test_attention_of_a_long_line_is_fast(word, texts):
 def test_the_size_of_an_answer_is_checked_before_the_model_runs(monkeypatch, client):
     request = {"lines": ["ein Haus " * 60], "translation": ["the house " * 60]}
     monkeypatch.setattr(service, "attention_weights", lambda *_: pytest.fail("the model computes"))
-    monkeypatch.setattr(service, "token_spans", pytest.fail, raising=False)
+    monkeypatch.setattr(SourceEncoder, "token_spans", pytest.fail)
     for name, options in (("MOST_WEIGHTS", {"line": 0}), ("MOST_NUMBERS", {})):
         with monkeypatch.context() as patch:
             patch.setattr(service, name, 10_000)
