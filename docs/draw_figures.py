@@ -20,7 +20,7 @@ LAB = Path(__file__).with_name("lab")
 sys.path.insert(0, str(ROOT))
 
 from examples.paper_registry import read_measurements  # noqa: E402
-from relu_nmt.io.page import STYLE, common_legend, line_style, plain_axes  # noqa: E402
+from relu_nmt.drawing.figures import STYLE, common_legend, line_style, plain_axes  # noqa: E402
 
 GRAY = "#7d858d"
 TRANSPARENT = {

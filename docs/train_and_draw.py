@@ -32,7 +32,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "examples/vision_study")]
 
 from docs.draw_figures import GRAY, LAB, TRANSPARENT  # noqa: E402
 from relu_nmt import ImageClassifier, Translator  # noqa: E402
-from relu_nmt.io.page import STYLE, draw_weights  # noqa: E402
+from relu_nmt.drawing.figures import STYLE, draw_weights  # noqa: E402
 
 TEXTS = {"softmax": "transformer_tiny", "ReLU": "reluformer_hybrid_tiny"}
 IMAGES = {"softmax": "softmax", "SimA": "sima"}
@@ -155,7 +155,7 @@ def draw_maps(figure: Figure, maps: dict[str, dict]) -> None:
     for axes, (name, heat_map) in zip(figure.subplots(1, len(maps)), maps.items(), strict=True):
         weights = np.array(heat_map["weights"])  # [H, queries, keys]
         zeros = (weights == 0).mean()
-        image = draw_weights(axes, weights.mean(0), most=0.5, signed=False)
+        image = draw_weights(axes, weights.mean(0), darkest=0.5, signed=False)
         axes.set_title(f"{name}: {zeros:.0%} of the weights are zero", loc="left", fontsize=9.5)
         tokens = [token.replace("\u2581", "") or "\u2581" for token in heat_map["keys"]]
         axes.set_xticks(range(len(tokens)), tokens, rotation=90, fontsize=6)

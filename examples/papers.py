@@ -24,10 +24,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from relu_nmt.applications.environment import describe_environment
 from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.config.registry import close_names
 from relu_nmt.errors import ConfigError, DataError, reporting
-from relu_nmt.io.process import describe_environment
 from relu_nmt.io.safe_write import write_text
 
 ROOT = Path(__file__).resolve().parents[1]

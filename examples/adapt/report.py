@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from relu_nmt.applications.environment import describe_environment
 from relu_nmt.cli.command import make_parser, run_command
+from relu_nmt.drawing.pages import csv_text, number, render_page
+from relu_nmt.drawing.panels import Curve, Panel, draw_panels
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation.significance import mean_interval
-from relu_nmt.io.page import Curve, Panel, csv_text, draw_panels, number, render_page
-from relu_nmt.io.process import describe_environment
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.jobs.analyze.curves import read_curves
 from relu_nmt.training.config import RESULTS_FILE

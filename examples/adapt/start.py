@@ -18,7 +18,7 @@ from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.config.classes import to_dict
 from relu_nmt.config.shared import BatchLimits
 from relu_nmt.data.translation_batches import TranslationBatches
-from relu_nmt.io.page import number
+from relu_nmt.drawing.pages import number
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.translation.building import load_model
 from relu_nmt.translation.calibration import SAMPLE_TOKENS, calibrate, changed_slots

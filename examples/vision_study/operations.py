@@ -20,8 +20,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from relu_nmt.attention.base import Attention
 from relu_nmt.cli.command import Command
 from relu_nmt.config import option, settings
+from relu_nmt.drawing.pages import csv_text
 from relu_nmt.errors import reporting
-from relu_nmt.io.page import csv_text
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.vision.base import build_vision_model
 from relu_nmt.vision.config import VisionTransformerConfig, architectures

@@ -29,8 +29,9 @@ from relu_nmt.attention.records import record_attention
 from relu_nmt.attention.token_axis import SimAAttention, normalized_over_tokens
 from relu_nmt.cli.command import Command
 from relu_nmt.config import REQUIRED, option, settings
+from relu_nmt.drawing.figures import draw_svg, draw_weights
+from relu_nmt.drawing.pages import csv_text, render_page
 from relu_nmt.errors import ConfigError, reporting
-from relu_nmt.io.page import csv_text, draw_svg, draw_weights, render_page
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.vision.loading import ImageClassifier
 

@@ -13,9 +13,10 @@ from typing import Any
 from studies import Study
 
 from relu_nmt.applications.sweep.steps import DONE, Step, read_step
+from relu_nmt.drawing.pages import LEAST_SEEDS, arms, csv_text, render_page
+from relu_nmt.drawing.panels import Curve, Panel, draw_panels
 from relu_nmt.errors import DataError, reporting
 from relu_nmt.evaluation.significance import mean_interval
-from relu_nmt.io.page import LEAST_SEEDS, Curve, Panel, arms, csv_text, draw_panels, render_page
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.jobs.analyze.curves import (
     TELEMETRY,

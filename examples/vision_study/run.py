@@ -19,6 +19,7 @@ from pathlib import Path
 from report import ACCURACY, NORMS, REPORT, write_report
 from studies import STUDIES, Study
 
+from relu_nmt.applications.environment import describe_environment
 from relu_nmt.applications.sweep.runner import StepRunner
 from relu_nmt.applications.sweep.settings import JobsConfig
 from relu_nmt.applications.sweep.steps import (
@@ -32,7 +33,6 @@ from relu_nmt.applications.sweep.steps import (
 from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.config import REQUIRED, add_settings, group, option, read_settings, settings
 from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.io.process import describe_environment
 from relu_nmt.jobs.vision_train.settings import ImageTrainingSettings
 
 SETTINGS = tuple(

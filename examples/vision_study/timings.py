@@ -23,16 +23,17 @@ import torch
 from study import published_rows
 from torch import Tensor
 
+from relu_nmt.applications.environment import describe_environment
 from relu_nmt.attention.base import Attention, build_attention, use_backend
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.token_axis import SimAAttention
 from relu_nmt.cli.command import Command
 from relu_nmt.config import option, settings
 from relu_nmt.config.registry import Spec
+from relu_nmt.drawing.pages import csv_text, render_page
+from relu_nmt.drawing.panels import Curve, Panel, draw_panels
 from relu_nmt.errors import ConfigError, reporting
 from relu_nmt.evaluation.significance import NORMAL_QUANTILE
-from relu_nmt.io.page import Curve, Panel, csv_text, draw_panels, render_page
-from relu_nmt.io.process import describe_environment
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.modules.multihead import SelfAttention
 

@@ -23,8 +23,8 @@ from relu_nmt.attention.records import (
     record_attention,
 )
 from relu_nmt.attention.regularizer import NULL_SUM
+from relu_nmt.drawing.panels import Panel, curve_lines, draw_panels
 from relu_nmt.errors import ConfigError
-from relu_nmt.io.page import Panel, curve_lines, draw_panels
 from relu_nmt.modules.config import SLOTS
 from relu_nmt.modules.feed_forward import FeedForward
 from relu_nmt.modules.multihead import MultiheadAttention

@@ -31,10 +31,11 @@ from relu_nmt.attention.records import AttentionRecord, record_attention
 from relu_nmt.attention.regularizer import NULL_SUM
 from relu_nmt.data.dictionary import EOS, SENTENCE_SEPARATOR, SPECIAL_SYMBOLS, Dictionary
 from relu_nmt.data.translation_batches import pad_rows
-from relu_nmt.io.page import Curve, Panel, draw_panels
+from relu_nmt.drawing.attention_maps import SLOT_NAMES
+from relu_nmt.drawing.panels import Curve, Panel, draw_panels
 from relu_nmt.modules.config import SLOTS
 from relu_nmt.translation.base import Ensemble
-from relu_nmt.translator.attention_maps import SLOT_NAMES, input_batches, single_model
+from relu_nmt.translator.attention_maps import input_batches, single_model
 
 PERCENTS = (*(step / 10 for step in range(1, 16)), 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 """Percents p of the visible keys. Figure 4 of the paper ends at 1.5."""

@@ -1,24 +1,19 @@
-"""This process: its streams, signals, cores and threads, the machine and the versions."""
+"""This process: its streams, signals, cores and threads, and its memory."""
 
 import io
 import os
-import platform
-import re
 import resource
 import signal
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, suppress
-from importlib import metadata
 from itertools import product
 from pathlib import Path, PurePosixPath
 from types import FrameType
 from typing import Any
 
-import relu_nmt
 from relu_nmt.errors import DataError, OutOfMemoryError
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
@@ -38,8 +33,6 @@ SPIN_COUNT_BUSY = "1000"
 """OpenMP spin count before a waiting thread sleeps, on an idle and on a busy machine.
 
 The usual 300,000 keep working threads from cores that other processes share."""
-PACKAGES = ("torch", "numpy", "sacrebleu", "sentencepiece", "subword-nmt", "matplotlib")
-"""The packages whose versions :func:`describe_environment` names."""
 LOOKS = 5  # number of looks at the load of a crowded machine
 BETWEEN_LOOKS = 0.02  # in seconds
 
@@ -236,45 +229,3 @@ def crowding_note(
         f"of this command would wait for each other; {THREADS}={max(1, cores - num_others)} may be "
         "faster"
     )
-
-
-def describe_environment(gpus: Sequence[str] = ()) -> dict[str, Any]:
-    """Return versions and machine as JSON values."""
-    return {
-        "relu_nmt": relu_nmt.__version__,
-        "revision": _revision(),
-        "python": platform.python_version(),
-        **{name: _version(name) for name in PACKAGES},
-        "system": f"{platform.system()} {platform.machine()}",
-        "cpu": _cpu_name(),
-        "cores": available_cores(),
-        "gpus": list(gpus),
-    }
-
-
-def _version(package: str) -> str:
-    with suppress(metadata.PackageNotFoundError):
-        return metadata.version(package)
-    return "absent"
-
-
-def _revision() -> str:
-    """Return the running commit, with ``+`` if files changed, empty outside a repository."""
-    git = ["git", "-C", str(Path(relu_nmt.__file__).parent)]
-    try:
-        commit, changes = (
-            subprocess.run([*git, *words], capture_output=True, text=True, check=True).stdout
-            for words in (["rev-parse", "--short=12", "HEAD"], ["status", "--porcelain", "."])
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return ""
-    return f"{commit.strip()}{'+' if changes else ''}"
-
-
-def _cpu_name() -> str:
-    with suppress(OSError):
-        information = Path("/proc/cpuinfo").read_text("utf-8", errors="replace")
-        name = re.search(r"^model name\s*:(.*)", information, re.MULTILINE)
-        if name is not None:
-            return name[1].strip()
-    return platform.processor()

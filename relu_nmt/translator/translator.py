@@ -13,6 +13,7 @@ import torch
 from relu_nmt import engine
 from relu_nmt.data.dictionary import UNK
 from relu_nmt.data.documents import SINGLE_SENTENCES, WindowConfig, join_texts
+from relu_nmt.drawing.attention_maps import AttentionMap
 from relu_nmt.errors import ConfigError, is_out_of_memory
 from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.translation.base import Ensemble, StepDecoder, TranslationModel
@@ -35,7 +36,7 @@ from relu_nmt.translation.search.translations import (
     replace_unknown_words,
 )
 from relu_nmt.translation.task import TranslationTask
-from relu_nmt.translator.attention_maps import AttentionMap, attention_weights, checked_place
+from relu_nmt.translator.attention_maps import attention_weights, checked_place
 from relu_nmt.translator.models import foreign_classes, load_models, model_of, model_state
 from relu_nmt.translator.sources import TERMS, SourceEncoder, TranslationRequest, plain_lines
 from relu_nmt.translator.spans import WordAlignment, align_words

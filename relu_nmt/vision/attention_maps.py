@@ -11,8 +11,8 @@ from torch import Tensor
 
 from relu_nmt.attention.base import Attention, Need
 from relu_nmt.attention.records import record_attention
+from relu_nmt.drawing.figures import draw_svg, draw_weights
 from relu_nmt.errors import ConfigError, reporting
-from relu_nmt.io.page import draw_svg, draw_weights
 from relu_nmt.io.safe_write import safe_writer
 from relu_nmt.vision.base import Grid, VisionModel
 

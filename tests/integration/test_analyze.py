@@ -102,7 +102,7 @@ def images_of(page):
 @pytest.fixture
 def without_drawing(monkeypatch):
     """Leave figures empty, where a test looks at numbers: drawing takes nearly all of the time."""
-    for module in ("relu_nmt.io.page", "relu_nmt.translator.attention_maps"):
+    for module in ("relu_nmt.drawing.panels", "relu_nmt.drawing.attention_maps"):
         monkeypatch.setattr(f"{module}.draw_svg", lambda *size_and_draw: "<svg/>")
 
 

@@ -20,17 +20,18 @@ MAY_IMPORT = {
     "attention": BASE,
     "modules": BASE | {"attention"},
     "data": BASE,
+    "drawing": BASE | {"data"},
     "tokenization": BASE | {"data"},
     "training": BASE | {"modules"},
     "translation": BASE | {"attention", "modules", "data", "tokenization", "training"},
     "evaluation": BASE | {"translation", "training", "data"},
-    "vision": BASE | {"attention", "modules", "data", "training"},
+    "vision": BASE | {"attention", "modules", "data", "training", "drawing"},
     # The engine: fast decoding on CPUs.
     "engine": BASE | {"attention", "modules", "translation"},
-    "translator": BASE | CORE | {"engine"},
+    "translator": BASE | CORE | {"engine", "drawing"},
     # The applications: programs built on both.
-    "applications": BASE | CORE | {"vision", "translator"},
-    "jobs": BASE | CORE | {"vision", "engine", "translator", "applications"},
+    "applications": BASE | CORE | {"drawing", "vision", "translator"},
+    "jobs": BASE | CORE | {"drawing", "vision", "engine", "translator", "applications"},
     "cli": BASE | {"applications", "jobs"},
     "__init__": {"translator", "vision"},
 }

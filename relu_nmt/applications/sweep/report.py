@@ -25,9 +25,10 @@ from relu_nmt.applications.sweep.results import (
 )
 from relu_nmt.applications.sweep.settings import SweepSettings
 from relu_nmt.applications.sweep.steps import SweepDescription, read_description
+from relu_nmt.drawing.pages import LEAST_SEEDS, arms, csv_text, render_page
+from relu_nmt.drawing.panels import Curve, Panel, draw_panels
 from relu_nmt.errors import reporting
 from relu_nmt.evaluation.significance import DEFAULT_SAMPLES, DEFAULT_SEED
-from relu_nmt.io.page import LEAST_SEEDS, Curve, Panel, arms, csv_text, draw_panels, render_page
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.modules.config import SLOTS
 

@@ -18,6 +18,7 @@ from relu_nmt.applications.weight_statistics import (
 )
 from relu_nmt.data.documents import Groups
 from relu_nmt.data.split import Split
+from relu_nmt.drawing.attention_maps import SLOT_NAMES, AttentionMap
 from relu_nmt.evaluation.document_scores import SplitScorer
 from relu_nmt.evaluation.significance import SegmentStatistics
 from relu_nmt.io.work import progress_bar
@@ -28,7 +29,7 @@ from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.translations import SourceSentence, check_lengths
 from relu_nmt.translator import Translator
-from relu_nmt.translator.attention_maps import SLOT_NAMES, AttentionMap, layers_of, single_model
+from relu_nmt.translator.attention_maps import layers_of, single_model
 
 AT_ONCE = 1000  # most sentences or groups to read, sort by length and analyze together
 

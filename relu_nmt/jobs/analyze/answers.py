@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from relu_nmt.drawing.pages import number
 from relu_nmt.evaluation.significance import (
     SegmentStatistics,
     resampled_scores,
     resamples,
     resampling_bounds,
 )
-from relu_nmt.io.page import number
 from relu_nmt.modules.config import SLOTS
 
 FEW = 100  # fewer sentences or groups than this are few

@@ -10,10 +10,17 @@ import numpy as np
 
 from relu_nmt.applications.statistics import ANALYZED
 from relu_nmt.data.documents import SINGLE_SENTENCES
+from relu_nmt.drawing.attention_maps import (
+    SLOT_NAMES,
+    AttentionMap,
+    head_maps,
+    large_maps,
+    readable,
+)
+from relu_nmt.drawing.pages import csv_text
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.evaluation.document_scores import SplitScorer
 from relu_nmt.evaluation.metrics import ScoringConfig
-from relu_nmt.io.page import csv_text
 from relu_nmt.io.safe_write import check_writable, write_file
 from relu_nmt.io.work import hidden_progress
 from relu_nmt.jobs.analyze.analyzed_model import AnalyzedModel
@@ -24,8 +31,8 @@ from relu_nmt.jobs.translate.settings import ModelOptions
 from relu_nmt.jobs.translate.shared import load_translator
 from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.training.config import RESULTS_FILE
-from relu_nmt.translator import Translator, attention_maps
-from relu_nmt.translator.attention_maps import AttentionMap
+from relu_nmt.translator import Translator
+from relu_nmt.translator.attention_maps import attention_of, checked_place, single_model
 
 USUAL_NAMES = re.compile(r"checkpoint(s|[_\d].*)|average|best|last|results|train")
 """Names of folders and files that every training has."""
@@ -140,10 +147,10 @@ def _open_models(settings: Settings, names: Sequence[str]) -> list[AnalyzedModel
 
 def _weights_at(translator: Translator, place: AttentionPlace) -> AttentionPlace | None:
     """Return the place, or None if its attention has no weights."""
-    model = attention_maps.single_model(translator.ensemble)
-    if not attention_maps.attention_of(model, place.slot, place.layer).capabilities.weights:
+    model = single_model(translator.ensemble)
+    if not attention_of(model, place.slot, place.layer).capabilities.weights:
         return None
-    return attention_maps.checked_place(translator.ensemble, place)
+    return checked_place(translator.ensemble, place)
 
 
 def _example(
@@ -163,19 +170,19 @@ def _example(
             continue
         # Draw the mean of the heads, and each head.
         place = AttentionPlace.parse(text)
-        name = attention_maps.SLOT_NAMES[place.slot]
+        name = SLOT_NAMES[place.slot]
         name += ", last layer" if place.layer == -1 else f", layer {place.layer}"
         if place.head is None:
-            figures.append((f"{name}, mean of the heads", attention_maps.large_maps(maps)))
-            figures.append((f"{name}, every head", attention_maps.head_maps(maps)))
+            figures.append((f"{name}, mean of the heads", large_maps(maps)))
+            figures.append((f"{name}, every head", head_maps(maps)))
         else:
-            figures.append((f"{name}, head {place.head}", attention_maps.large_maps(maps)))
+            figures.append((f"{name}, head {place.head}", large_maps(maps)))
     task = models[0].translator.task
     source, target = models[0].pair(number)
     return {
         "number": number,
-        "source": attention_maps.readable(task.source_dictionary.symbols_of(source)),
-        "target": attention_maps.readable(task.target_dictionary.symbols_of(target)),
+        "source": readable(task.source_dictionary.symbols_of(source)),
+        "target": readable(task.target_dictionary.symbols_of(target)),
         "figures": figures,
     }
 

@@ -13,7 +13,8 @@ from relu_nmt.applications.weight_statistics import (
     by_rank,
     series_of,
 )
-from relu_nmt.io.page import UNKNOWN, Panel, curve_lines, draw_panels, number, render_page
+from relu_nmt.drawing.pages import UNKNOWN, number, render_page
+from relu_nmt.drawing.panels import Panel, curve_lines, draw_panels
 from relu_nmt.jobs.analyze.analyzed_model import AnalyzedModel
 from relu_nmt.jobs.analyze.answers import (
     Answer,

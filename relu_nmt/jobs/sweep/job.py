@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from relu_nmt.applications.environment import describe_environment
 from relu_nmt.applications.sweep.report import CARD_NAME, CSV_NAME, REPORT_NAME, write_report
 from relu_nmt.applications.sweep.runner import StepRunner
 from relu_nmt.applications.sweep.settings import JobsConfig, read_published
@@ -35,7 +36,6 @@ from relu_nmt.config.registry import FLAG, Spec, import_user_module
 from relu_nmt.data.data_folder import find_pair, infer_languages, split_path
 from relu_nmt.data.documents import SINGLE_SENTENCES
 from relu_nmt.errors import ConfigError, DataError, reporting
-from relu_nmt.io.process import describe_environment
 from relu_nmt.jobs.train.settings import TranslationTrainingSettings
 from relu_nmt.jobs.translate.settings import TranslateSplitSettings
 from relu_nmt.modules.config import ATTENTION_PRESETS, SLOTS

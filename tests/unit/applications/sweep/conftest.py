@@ -20,4 +20,4 @@ def report(tmp_path_factory):
 @pytest.fixture
 def no_pictures(monkeypatch):
     """Leave out the drawing, which takes most of the time of a report."""
-    monkeypatch.setattr("relu_nmt.io.page.draw_svg", lambda *_: "<svg/>")
+    monkeypatch.setattr("relu_nmt.drawing.panels.draw_svg", lambda *_: "<svg/>")

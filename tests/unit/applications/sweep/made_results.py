@@ -7,6 +7,7 @@ import json
 import random
 import re
 
+from relu_nmt.applications.environment import describe_environment
 from relu_nmt.applications.sweep.settings import SweepSettings
 from relu_nmt.applications.sweep.steps import (
     DIVERGED,
@@ -15,7 +16,6 @@ from relu_nmt.applications.sweep.steps import (
     SweepDescription,
     write_description,
 )
-from relu_nmt.io.process import describe_environment
 from relu_nmt.jobs.sweep.job import plan_steps
 from relu_nmt.modules.config import SLOTS
 from relu_nmt.training.save_dir import TrainingResult, entry

@@ -4,15 +4,15 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree
 
-from relu_nmt.io.page import (
+from relu_nmt.drawing.figures import (
     DASHES,
     common_legend,
     draw_svg,
     escaped,
     line_style,
     plain_axes,
-    render_page,
 )
+from relu_nmt.drawing.pages import render_page
 
 SVG = "{http://www.w3.org/2000/svg}"
 
