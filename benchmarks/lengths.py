@@ -173,8 +173,8 @@ def make_run(arguments: argparse.Namespace, case: Case) -> tuple[Callable[[], No
         decoder = StepDecoder(model.eval())
         with autocast:
             state = decoder.start(batch.src_tokens)
-            for step, tokens in enumerate(batch.prev_output_tokens.T):
-                beams = tokens[:, None].expand(-1, BEAMS if step else 1)
+            for tokens in batch.prev_output_tokens.T:
+                beams = tokens[:, None].expand(-1, BEAMS)
                 decoder.step([SearchStep(beams, state)])
 
     has_sums = attentions.get(Spec.parse(case.attention).name).capabilities.non_negative

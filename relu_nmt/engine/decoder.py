@@ -12,47 +12,41 @@ from torch import Tensor, nn
 from relu_nmt.engine import native
 from relu_nmt.engine.layers import FastCache, LayersKernel, StepView
 from relu_nmt.engine.linear import PanelLinear
-from relu_nmt.translation.base import SearchStep, StepDecoder, StepScores
+from relu_nmt.translation.base import SearchStep, StepDecoder
 from relu_nmt.translation.decoder_state import DecoderState, LayerCache
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
+from relu_nmt.translation.next_token_scores import NextTokenScores
 
 MAX_COMPUTED_SHARE = 0.95
 """Leave out dead beams only if at most this fraction of all beams goes on."""
 
 
 @dataclass
-class FastScores(StepScores):
-    """Scores whose best continuations a kernel finds, for all beams or the computed ones.
+class FastScores(NextTokenScores):
+    """Scores whose best continuations a kernel finds, for all beams or the computed ones."""
 
-    With ``rows``, ``log_probs`` has the computed beams alone, [1, N, V].
-    """
+    # [B, K] bool, True = computed beam. ``log_probs`` then has these beams alone, [1, N, V].
+    # None: all beams.
+    is_computed: Tensor | None = None
 
-    # [N] int64, rising indices of the computed beams among all B K. None: all.
-    rows: Tensor | None = None
-
-    def of_all(self, beams: Tensor) -> "FastScores":
-        """See :meth:`StepScores.of_all`. Dead beams get the scores of another beam."""
-        if self.rows is None:
+    def of_all_beams(self) -> "FastScores":
+        """See :meth:`NextTokenScores.of_all_beams`. Dead beams get the scores of another beam."""
+        if self.is_computed is None:
             return self
         # Map each beam to the computed beam at or before it.
-        is_computed = torch.zeros(beams.numel(), dtype=torch.int64)
-        index = is_computed.index_fill_(0, self.rows, 1).cumsum(0).sub_(1).clamp_min_(0)
-        log_probs = self.log_probs[0, index].view(*beams.shape, -1)
-        return replace(self, log_probs=log_probs, rows=None)
+        index = self.is_computed.flatten().cumsum(0).sub_(1).clamp_min_(0)
+        log_probs = self.log_probs[0, index].view(*self.is_computed.shape, -1)
+        return replace(self, log_probs=log_probs, is_computed=None)
 
     def best_continuations(self, totals: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-        """See :meth:`StepScores.best_continuations`.
+        """See :meth:`NextTokenScores.best_continuations`.
 
         If there are fewer than ``count`` continuations, the sums of further ones are -inf.
         """
         # Leave other dtypes and many threads to PyTorch.
         log_probs = self.log_probs
-        rows = self.rows
         if not (log_probs.is_cpu and log_probs.dtype == torch.float32 and native.is_wanted()):
             return super().best_continuations(totals, count)
-        # Expand scores that all beams share, as in the first step, to [B, K, V].
-        if rows is None:
-            log_probs = log_probs.expand(-1, totals.size(1), -1)
         log_probs = log_probs.contiguous()
         totals = totals.float().contiguous()
         batch, beam_size = totals.shape
@@ -63,7 +57,7 @@ class FastScores(StepScores):
         parents = torch.empty_like(tokens)
         values = {
             "log_probs": log_probs,
-            "picked": rows,
+            "picked": None if self.is_computed is None else _indices_of(self.is_computed),
             "totals": totals,
             "best_totals": sums,
             "best_tokens": tokens,
@@ -106,7 +100,7 @@ class FastDecoder(StepDecoder):
 
     def step(
         self, steps: Sequence[SearchStep], temperature: float = 1.0, want_weights: bool = False
-    ) -> list[StepScores]:
+    ) -> list[NextTokenScores]:
         computed: list[Tensor | None] = []
         sizes: list[int] = []
         for step in steps:
@@ -130,11 +124,13 @@ class FastDecoder(StepDecoder):
         else:
             parts = zip(states.split(sizes, dim=1), steps, strict=True)
             logits = tuple(self.logits(part, step.state) for part, step in parts)
-        scores: list[StepScores] = []
+        scores: list[NextTokenScores] = []
         for step, rows, values in zip(steps, computed, logits, strict=True):
+            log_probs = log_softmax(values, temperature)
             if rows is None:
-                values = values.view(*step.tokens.shape, -1)
-            scores.append(FastScores(log_softmax(values, temperature), rows=rows))
+                scores.append(FastScores(log_probs.view(*step.tokens.shape, -1)))
+            else:
+                scores.append(FastScores(log_probs, is_computed=step.is_live))
         return scores
 
     def _begin(self, step: SearchStep, rows: Tensor | None) -> tuple[Tensor, StepView]:
@@ -142,28 +138,42 @@ class FastDecoder(StepDecoder):
         decoder = self.model.decoder
         state = step.state
         x, visibility = decoder.embed_step(self.tokens(step), state)
+        num_trees = len(x)
         x = x.reshape(1, -1, x.size(-1))  # [1, B K, D]
         if rows is not None:
             x = x.index_select(1, rows)
-        # Compute the positions' rotation and bias once, for all layers.
-        relative = decoder.embedding.positions.relative(visibility)
-        caches = cast(Sequence[FastCache], state.caches)
-        return x, StepView(x.size(1), rows, visibility, relative, state.cross_visibility, caches)
+        view = StepView(
+            num_rows=x.size(1),
+            num_trees=num_trees,
+            rows=rows,
+            visibility=visibility,
+            relative=decoder.embedding.positions.relative(visibility),
+            memory_visibility=state.cross_visibility,
+            caches=cast(Sequence[FastCache], state.caches),
+        )
+        return x, view
 
-    def scores(self, states: Tensor, step: SearchStep, temperature: float) -> StepScores:
+    def scores(self, states: Tensor, step: SearchStep, temperature: float) -> NextTokenScores:
         rows = _computed_beams(step)
-        if rows is not None:
-            states = states.reshape(1, -1, states.size(-1)).index_select(1, rows)
-        return FastScores(log_softmax(self.logits(states, step.state), temperature), rows=rows)
+        if rows is None:
+            return FastScores(log_softmax(self.logits(states, step.state), temperature))
+        states = states.reshape(1, -1, states.size(-1)).index_select(1, rows)
+        log_probs = log_softmax(self.logits(states, step.state), temperature)
+        return FastScores(log_probs, is_computed=step.is_live)
 
 
 def _computed_beams(step: SearchStep) -> Tensor | None:
     """Return the rising indices [N] int64 of the live beams among all B K. None: compute all."""
     if step.is_live is None:
         return None
-    rows = step.is_live.flatten().nonzero().squeeze(1)
+    rows = _indices_of(step.is_live)
     pays = 0 < len(rows) <= MAX_COMPUTED_SHARE * step.is_live.numel()
     return rows if pays else None
+
+
+def _indices_of(beams: Tensor) -> Tensor:
+    """Return the rising indices [N] int64 of the marked beams [B, K] among all."""
+    return beams.flatten().nonzero().squeeze(1)
 
 
 def log_softmax(logits: Tensor, temperature: float) -> Tensor:

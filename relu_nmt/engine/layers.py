@@ -73,9 +73,10 @@ class FastCache(LayerCache):
         ``shape`` is R, H, k and d of the first step.
         """
         self.keep_as(dtype)
-        # Allocate the entries of the first step only. The state adds capacity later.
+        # Allocate the entries of the first step only. The state adds capacity later. The kernel
+        # leaves out entries of dead beams, which must not be NaN: 0 * NaN is NaN.
         if self.target is None:
-            self.target = torch.empty(shape, dtype=dtype), torch.empty(shape, dtype=dtype)
+            self.target = torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype)
         keys, values = self.target
         memory_keys, memory_values = self.source
         return {
@@ -108,11 +109,13 @@ class StepView:
     """A step of one search in a decoder: its rows and the tokens visible to them."""
 
     num_rows: int  # N, number of computed beams
+    num_trees: int  # R, trees of k beams each
     # [N] int64, indices of the computed beams among all R k = B K, rising. None: all.
     rows: Tensor | None
     # The cache entries visible to the beams of each tree, their newest ones included.
     visibility: Visibility
-    relative: RelativePositions | None  # the position scheme's rotation and bias
+    # The position scheme's rotation and bias, computed once for all layers.
+    relative: RelativePositions | None
     memory_visibility: Visibility  # the memory visible to the beams of each sentence
     caches: Sequence[FastCache]  # keys and values of each layer
 
@@ -193,8 +196,8 @@ class LayersKernel:
         """Return the structs of a search and of its caches of all layers."""
         attention, cross = self.attentions[:2]
         size = view.visibility.num_queries
-        # Make room in each layer's cache. The first step of a search computes all beams.
-        first_shape = view.num_rows // size, attention.num_heads, size, attention.head_dim
+        # Make room in each layer's cache.
+        first_shape = view.num_trees, attention.num_heads, size, attention.head_dim
         caches = [cache.for_kernel(first_shape, self.kept) for cache in view.caches]
         first_cache = caches[0]
 

@@ -321,7 +321,8 @@ class AlignedState(DecoderState):
         super().__init__(caches, key_mask, num_groups)
         self._source = source
         self._separator = separator
-        self._numbers = self._ancestry[:, 0].long()  # [R, M], number of each entry's sentence
+        # [R, M], number of each entry's sentence
+        self._numbers = self._ancestry.new_zeros(len(self._ancestry), 0, dtype=torch.int64)
         self._source_view: SentenceView | None = None  # of the last step
 
     def grow_views(self, tokens: Tensor) -> tuple[SentenceView, SentenceView]:

@@ -5,10 +5,9 @@ state that ``start`` returned. :func:`relu_nmt.engine.install` makes a faster de
 results. An :class:`Ensemble` lets several models decode as one.
 """
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,8 +18,7 @@ from relu_nmt.attention.records import AttentionRecord, record_attention
 from relu_nmt.data.translation_batches import least_limit
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.config import TransformerConfig
-
-BLOCK = 64  # columns of the vocabulary per block. The maxima of blocks narrow the search.
+from relu_nmt.translation.next_token_scores import NextTokenScores, average_scores
 
 
 class SearchState:
@@ -76,7 +74,7 @@ class TranslationModel(nn.Module):
         return self.output_projection(features).float()
 
     def start(self, src_tokens: Tensor, num_groups: int = 1) -> Any:
-        """Read the sources [B, S], and return the :class:`SearchState` with one beam per sentence.
+        """Read the sources [B, S], and return the :class:`SearchState` before the first token.
 
         Beams of different groups never mix.
         """
@@ -85,8 +83,7 @@ class TranslationModel(nn.Module):
     def step(self, tokens: Tensor, state: Any) -> Tensor:
         """Add the newest tokens [B, K] of all beams to a state, and return their states [B, K, D].
 
-        K is 1 in the first step, whose token is the end symbol. All K beams of the second step
-        continue this single one.
+        The tokens of the first step are the end symbol. The first step gives the number of beams.
         """
         raise TypeError(f"{type(self).__name__} must define step")
 
@@ -110,76 +107,14 @@ class TranslationModel(nn.Module):
         raise TypeError(f"{type(self).__name__} must define alignment_weights")
 
 
-@dataclass
-class StepScores:
-    """Scores of the next tokens of one search."""
-
-    # [B, K, V] float32, or [B, 1, V] if all beams are equal, as in the first step. The search may
-    # change them. A decoder that leaves out beams has a subclass, with another shape.
-    log_probs: Tensor
-    weights: Tensor | None = None  # [B, K, S], the attention weights that align tokens, if wanted
-
-    def of_all(self, beams: Tensor) -> "StepScores":
-        """Return log_probs as [B, K or 1, V], like beams [B, K]. Absent ones get any scores."""
-        return self
-
-    def log_probs_of(self, totals: Tensor) -> Tensor:
-        """Return log_probs [B, K, V] of all beams, whose totals are [B, K]."""
-        # Expand scores that all beams share, as in the first step.
-        return self.of_all(totals).log_probs.expand(-1, totals.size(1), -1)
-
-    def best_continuations(self, totals: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the best sums of a beam's total and a token's log-probability.
-
-        A top-k over all K V sums is slow. The best C sums lie in the C blocks of columns with the
-        highest maxima, so it is enough to search these blocks.
-
-        Args:
-            totals: [B, K] log-probabilities of the beams so far. -inf for dead beams.
-            count: C, number of continuations. At most K V exist.
-
-        Returns:
-            sums [B, C], best first, their beams and their tokens, int64 [B, C].
-        """
-        log_probs = self.log_probs_of(totals)
-        beam_size, vocab_size = log_probs.shape[1:]
-        count = min(count, beam_size * vocab_size)
-        num_blocks = -(-vocab_size // BLOCK)
-        # Search all sums where blocks would save nothing.
-        if num_blocks <= 4 or num_blocks * beam_size <= count:
-            sums, columns = (log_probs + totals[:, :, None]).flatten(1).topk(count, dim=1)
-            return sums, columns // vocab_size, columns % vocab_size
-        # Take the maximum of each block, [B, K, blocks], and choose the best blocks, [B, C].
-        num_full = vocab_size // BLOCK
-        maxima = log_probs[:, :, : num_full * BLOCK].unflatten(2, (num_full, BLOCK)).amax(3)
-        if num_full < num_blocks:
-            last_maximum = log_probs[:, :, num_full * BLOCK :].amax(2, keepdim=True)
-            maxima = torch.cat([maxima, last_maximum], dim=2)
-        blocks = (maxima + totals[:, :, None]).flatten(1).topk(count, dim=1, sorted=False).indices
-        # Search the columns of these blocks, [B, C, BLOCK]. The last block may end early.
-        steps = torch.arange(BLOCK, device=log_probs.device)
-        tokens = (blocks % num_blocks * BLOCK)[:, :, None] + steps
-        beams = (blocks // num_blocks)[:, :, None].expand_as(tokens).flatten(1)
-        # Exclude columns behind the vocabulary, for which the clamp repeats the last one.
-        outside = (tokens >= vocab_size).flatten(1)
-        columns = beams * vocab_size + tokens.clamp(max=vocab_size - 1).flatten(1)
-        sums = log_probs.flatten(1).gather(1, columns) + totals.gather(1, beams)
-        sums, index = sums.masked_fill_(outside, -torch.inf).topk(count, dim=1)
-        # Split each of the K V columns into beam and token.
-        columns = columns.gather(1, index)
-        return sums, columns // vocab_size, columns % vocab_size
-
-
 @dataclass(frozen=True)
 class SearchStep:
     """The newest tokens of one search."""
 
-    # [B, K] int64, the newest token of each beam, [B, 1] in the first step, where all beams are
-    # equal.
-    tokens: Tensor
+    tokens: Tensor  # [B, K] int64, the newest token of each beam
     state: Any  # the search's :class:`SearchState`, which :meth:`StepDecoder.step` advances
-    # [B, K] bool, True = beam with an open hypothesis. None: all. Nothing reads the scores of the
-    # other beams, so that a decoder may leave them out.
+    # [B, K] bool, True = beam with a live hypothesis. None: all. Nothing reads the scores of dead
+    # beams, so that a decoder may leave them out.
     is_live: Tensor | None = None
 
 
@@ -204,11 +139,11 @@ class StepDecoder:
 
     def step(
         self, steps: Sequence[SearchStep], temperature: float = 1.0, want_weights: bool = False
-    ) -> list[StepScores]:
+    ) -> list[NextTokenScores]:
         """Advance every search, and return scores of the next tokens, and weights if wanted."""
         return [self._step(step, temperature, want_weights) for step in steps]
 
-    def _step(self, step: SearchStep, temperature: float, want_weights: bool) -> StepScores:
+    def _step(self, step: SearchStep, temperature: float, want_weights: bool) -> NextTokenScores:
         model = self.model
         tokens = self.tokens(step)
         if not want_weights:
@@ -232,10 +167,10 @@ class StepDecoder:
         logits = self.model.logits(states)
         return logits if state.symbols is None else logits[..., state.symbols]
 
-    def scores(self, states: Tensor, step: SearchStep, temperature: float) -> StepScores:
+    def scores(self, states: Tensor, step: SearchStep, temperature: float) -> NextTokenScores:
         """Return the scores that belong to final states [B, K, D] of the newest tokens."""
         logits = self.logits(states, step.state)  # [B, K, V']
-        return StepScores(torch.log_softmax(logits / temperature, dim=-1))
+        return NextTokenScores(torch.log_softmax(logits / temperature, dim=-1))
 
 
 class Ensemble:
@@ -297,37 +232,10 @@ class Ensemble:
         searches: Sequence[Sequence[SearchStep]],
         temperature: float = 1.0,
         want_weights: bool = False,
-    ) -> list[StepScores]:
+    ) -> list[NextTokenScores]:
         """Advance every search, given its step for each model. Return the averaged scores."""
         # Each decoder advances all searches. Then each search averages over the decoders.
         by_decoder = []
         for decoder, steps in zip(self.decoders, zip(*searches, strict=True), strict=True):
             by_decoder.append(decoder.step(steps, temperature, want_weights))
-        averaged = []
-        for search, scores in zip(searches, zip(*by_decoder, strict=True), strict=True):
-            averaged.append(average_scores(scores, search[0].tokens))
-        return averaged
-
-
-def average_scores(scores: Sequence[StepScores], beams: Tensor) -> StepScores:
-    """Average probabilities and aligning attention of several models for the beams [B, K]."""
-    if len(scores) == 1:
-        return scores[0]
-    # Models that left out different beams have scores of different shapes.
-    if len({model_scores.log_probs.shape for model_scores in scores}) > 1:
-        scores = [model_scores.of_all(beams) for model_scores in scores]
-    log_probs = []
-    weights = []
-    for model_scores in scores:
-        log_probs.append(model_scores.log_probs)
-        if model_scores.weights is not None:
-            weights.append(model_scores.weights)
-    mean = torch.stack(weights).mean(0) if weights else None
-    return replace(scores[0], log_probs=average_log_probs(log_probs), weights=mean)
-
-
-def average_log_probs(log_probs: Sequence[Tensor]) -> Tensor:
-    """Return the logarithms of the models' mean probabilities, [..., V]."""
-    if len(log_probs) == 1:
-        return log_probs[0]
-    return torch.logsumexp(torch.stack(list(log_probs)), dim=0).sub_(math.log(len(log_probs)))
+        return [average_scores(scores) for scores in zip(*by_decoder, strict=True)]

@@ -53,7 +53,7 @@ class Decoder(TransformerStack):
         return self.embedding(tokens, start, positions)
 
     def start(self, encoder_out: EncoderOutput, num_groups: int = 1) -> DecoderState:
-        """Return the state before the first token, with one beam per sentence."""
+        """Return the state before the first token."""
         # Project the source to keys and values once, for all steps.
         caches = []
         for attention in self.cross_attentions:

@@ -74,27 +74,32 @@ class LayerCache:
 
 
 class DecoderState(SearchState):
-    """The state of ``B`` sentences, each with one beam at first. Groups of beams never mix.
+    """The state of ``B`` sentences, whose number of beams the first step gives.
 
-    The key mask [B, S] marks real source tokens. Each hypothesis has ``length`` tokens, and its
-    beam sees the source tokens of ``cross_visibility``.
+    Groups of beams never mix. The key mask [B, S] marks real source tokens. Each hypothesis has
+    ``length`` tokens, and its beam sees the source tokens of ``cross_visibility``.
     """
+
+    cross_visibility: Visibility
 
     def __init__(self, caches: Sequence[LayerCache], key_mask: Tensor, num_groups: int = 1) -> None:
         self.caches = caches
         self.num_groups = num_groups
         self.length = 0
         self._key_mask = key_mask
-        self._beam_size = 1
+        self._beam_size = 0
         self._used = 0
-        self._ancestry = key_mask.new_zeros(key_mask.size(0), 1, 1)  # [R, k, M] bool
-        self.cross_visibility = self._make_cross_visibility()
+        # [R, k, M] bool. Before the first step there are no beams.
+        self._ancestry = key_mask.new_zeros(key_mask.size(0) * num_groups, 0, 0)
 
     def grow(self, tokens: Tensor) -> Visibility:
         """Give every beam its next entry. Return the visibility of the newest tokens [B, K]."""
+        if self.length == 0:
+            self._beam_size = tokens.size(1)
+            beams_per_tree = self._beam_size // self.num_groups
+            self._ancestry = self._ancestry.new_zeros(len(self._ancestry), beams_per_tree, 0)
+            self.cross_visibility = self._make_cross_visibility()
         # Make room in the caches for one entry per beam.
-        if tokens.size(1) != self._beam_size:
-            self._spread(tokens.size(1))
         num_trees, size, num_entries = self._ancestry.shape
         device = self._ancestry.device
         if self._used + size > num_entries:
@@ -120,20 +125,11 @@ class DecoderState(SearchState):
 
     def keep(self, sentences: Tensor) -> None:
         # Keep the trees of these sentences, of all groups.
-        trees_of_each = self._ancestry.size(0) // self._key_mask.size(0)
-        groups = torch.arange(trees_of_each, device=sentences.device)
-        self._take((sentences[:, None] * trees_of_each + groups).flatten())
+        groups = torch.arange(self.num_groups, device=sentences.device)
+        self._take((sentences[:, None] * self.num_groups + groups).flatten())
         for cache in self.caches:
             cache.keep(sentences)
         self._key_mask = self._key_mask.index_select(0, sentences)
-        self.cross_visibility = self._make_cross_visibility()
-
-    def _spread(self, beam_size: int) -> None:
-        """Turn the single beam of each sentence into this many equal beams."""
-        sentences = torch.arange(self._key_mask.size(0), device=self._key_mask.device)
-        self._ancestry = self._ancestry.expand(-1, beam_size // self.num_groups, -1)
-        self._take(sentences.repeat_interleave(self.num_groups))
-        self._beam_size = beam_size
         self.cross_visibility = self._make_cross_visibility()
 
     def _take(self, trees: Tensor) -> Tensor:

@@ -35,11 +35,12 @@ from relu_nmt.data.translation_batches import TranslationBatch
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.modules.multihead import MultiheadAttention
 from relu_nmt.modules.objective import LossOutput
-from relu_nmt.translation.base import TranslationModel, average_log_probs
+from relu_nmt.translation.base import TranslationModel
 from relu_nmt.translation.blockwise_loss import block_rows
 from relu_nmt.translation.config import TeacherConfig
 from relu_nmt.translation.encoder_decoder import encoder_decoder_of
 from relu_nmt.translation.loss import TranslationObjective, real_targets, smoothed_loss
+from relu_nmt.translation.next_token_scores import average_log_probs
 
 CACHE_FILE = "teacher.sqlite"
 PATIENCE = 60.0  # seconds to wait for another process that writes to the cache

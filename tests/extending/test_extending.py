@@ -234,8 +234,8 @@ def test_a_translation_model_of_ones_own_gives_the_same_logits_step_by_step(posi
     targets = torch.tensor([[2, 4, 5, 7], [2, 6, 6, 4]])  # of the last beam of sentences 2 and 1
     with torch.inference_mode():
         state = model.start(sources)
-        steps = [model.step(torch.full((3, 1), 2), state)[[2, 1], 0]]
-        # Two beams for each sentence. The second one continues the first.
+        # Two beams for each sentence.
+        steps = [model.step(torch.full((3, 2), 2), state)[[2, 1], 0]]
         model.step(torch.tensor([[4, 7], [6, 5], [4, 6]]), state)
         state.reorder(torch.tensor([[1, 0], [1, 0], [1, 0]]))
         state.keep(torch.tensor([2, 1]))

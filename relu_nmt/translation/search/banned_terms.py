@@ -191,6 +191,7 @@ class TermBans(StepRule):
         self,
         banned: Sequence[BannedTerms | None],
         num_forced: Sequence[int],
+        num_beams: int,
         written: Written,
         tracker: TermTracker | None,
     ) -> None:
@@ -199,8 +200,8 @@ class TermBans(StepRule):
         self._written = written
         self._tracker = tracker
         self._num_tokens = 0
-        # The ending of each beam, [B][K]. Before the first token there is one hypothesis.
-        self._endings = [[Ending()] if terms else [] for terms in banned]
+        # The ending of each beam, [B][K].
+        self._endings = [[Ending()] * num_beams if terms else [] for terms in banned]
 
     def _may_be_last(self, step: int, log_probs: Tensor) -> list[list[bool]]:
         """Return for each beam, [B][K], whether the token after the next one may be forced."""
@@ -232,13 +233,13 @@ class TermBans(StepRule):
                 if self._tracker is not None:
                     self._tracker.forbid_ends(hypotheses, terms.word_ends)
 
-    def advance(self, parents: Tensor | None, tokens: Tensor) -> None:
+    def advance(self, parents: Tensor, tokens: Tensor) -> None:
         """Append the tokens [B, K] to beams ``parents`` [B, K], before the forced terms advance."""
         chosen = tokens.tolist()
         forced: list[list[ForcedTerms]] = [[] for _ in self._endings]
         if self._tracker is not None:
-            forced = states_of_parents(self._tracker.rows, parents, tokens)
-        for row, endings in enumerate(states_of_parents(self._endings, parents, tokens)):
+            forced = states_of_parents(self._tracker.rows, parents)
+        for row, endings in enumerate(states_of_parents(self._endings, parents)):
             terms = self._banned[row]
             is_prefix = self._num_tokens < self._num_forced[row]
             advanced = []

@@ -1,13 +1,15 @@
 """The search of one batch: all beams advance by one token per step, and none is copied."""
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from relu_nmt.errors import ConfigError
-from relu_nmt.translation.base import Ensemble, SearchStep, StepScores
+from relu_nmt.translation.base import Ensemble, SearchStep
+from relu_nmt.translation.next_token_scores import NextTokenScores
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.constraints import TokenConstraints
 from relu_nmt.translation.search.forced_terms import share_among_terms
@@ -75,28 +77,27 @@ class BeamSearch:
             drawn = draw_uniforms(config.seed, ids, config.beam, self._last_step + 1)
             self._uniforms = torch.from_numpy(drawn).to(device)
         self._group_size = config.beam // self._num_groups
-        # Encode the sources, and begin with one hypothesis in each group of beams.
+        # Encode the sources, and begin with one live beam in each group.
         self._states = ensemble.start(src_tokens, self._num_groups, listed)
         totals = torch.full((len(ids), config.beam), -torch.inf, device=device)
         totals[:, :: self._group_size] = 0.0
         tokens = torch.full_like(totals, constraints.written.eos_index, dtype=torch.int64)
-        self._live = Continuations(tokens, None, totals)
+        self._beams = Continuations(tokens, torch.zeros_like(tokens), totals)
+        self._is_live = None if self._group_size == 1 else totals == 0  # [B, K]
         self._history = SearchHistory(config, constraints.written, self._num_groups, device)
-        # The sentences of the rows, all open.
+        # The sentences of the rows, all unfinished.
         self._sentences = np.arange(len(ids))
-        self._open = np.ones(len(ids), dtype=bool)
+        self._unfinished = np.ones(len(ids), dtype=bool)
         self._step = 0
-        self._is_live: Tensor | None = None
         self._has_ended = self.is_done = False
         self.num_live = len(ids) * config.beam
 
     @property
     def next_steps(self) -> list[SearchStep]:
         """The newest tokens, for each model to read."""
-        tokens = self._live.tokens if self._step else self._live.tokens[:, :1]
-        return [SearchStep(tokens, state, self._is_live) for state in self._states]
+        return [SearchStep(self._beams.tokens, state, self._is_live) for state in self._states]
 
-    def advance(self, scores: StepScores) -> None:
+    def advance(self, scores: NextTokenScores) -> None:
         """Choose the continuations of the beams by the scores of the next tokens."""
         config = self._config
         step = self._step
@@ -106,42 +107,42 @@ class BeamSearch:
         candidates = self._candidates(scores)
         ends = candidates.tokens == self._constraints.written.eos_index
         any_ends = bool(ends.any())
-        # Sum the attention of all tokens, [B, K, S] from [B, K, S] or [B, 1, S].
+        # Sum the attention of all tokens, [B, K, S].
         attention = None
         if self._scorer.needs_attention and weights is not None:
-            attention = weights.float().expand(-1, config.beam, -1)
-            if self._live.attention is not None:
-                attention = self._live.attention + attention
-        live = self._continue(candidates, ends, any_ends, attention)
+            attention = weights.float()
+            if self._beams.attention is not None:
+                attention = self._beams.attention + attention
+        beams = self._continue(candidates, ends, any_ends, attention)
         # Record the step, with the source word that got most attention, [B, K].
         aligned = None
         if config.wants_alignment and weights is not None:
-            aligned = strongest_words(weights, self._is_word).expand(live.tokens.shape)
-        self._history.append(self._sentences, live, aligned)
+            aligned = strongest_words(weights, self._is_word)
+        self._history.append(self._sentences, beams, aligned)
         if any_ends:
             self._finish(candidates, ends, attention)
             self._has_ended = True
-        # Store sentences that are done. Check this even if nothing ends now, since open hypotheses
+        # Store sentences that are done. Check this even if nothing ends now, since live hypotheses
         # can fall behind, and a result must not depend on the ends in other sentences.
         if self._has_ended:
-            done = self._done(live).cpu().numpy() & self._open
+            done = self._done(beams).cpu().numpy() & self._unfinished
             if done.any():
-                rows = torch.from_numpy(np.flatnonzero(done)).to(live.tokens.device)
+                rows = torch.from_numpy(np.flatnonzero(done)).to(beams.tokens.device)
                 self._history.store(self._sentences[done], rows)
-                self._open &= ~done
-                live = self._without_done(live)
+                self._unfinished &= ~done
+                beams = self._without_done(beams)
         self._step = step + 1
-        self.is_done = not self._open.any() or step == self._last_step
+        self.is_done = not self._unfinished.any() or step == self._last_step
         if self.is_done:
             self.num_live = 0
             return
-        self._is_live = self._count_live(live.totals)
-        # Let the states follow the chosen beams. The first step has a single one.
-        if step > 0 and live.parents is not None:
+        self._is_live = self._count_live(beams.totals)
+        # Let the states follow the chosen beams. The only beam of a group continues itself.
+        if self._group_size > 1:
             for state in self._states:
-                state.reorder(live.parents)
-        self._constraints.advance(live.parents, live.tokens)
-        self._live = live
+                state.reorder(beams.parents)
+        self._constraints.advance(beams.parents, beams.tokens)
+        self._beams = beams
 
     def results(self) -> list[list[Hypothesis]]:
         """Return each sentence's n best hypotheses without context (ConfigError: it has none)."""
@@ -158,8 +159,8 @@ class BeamSearch:
                 raise ConfigError(f"sentence {sentence}: no possible output; {reason}")
         return results
 
-    def _refuse_undefined(self, scores: StepScores) -> None:
-        """Raise a ConfigError if an open hypothesis has a NaN among the scores of its next tokens.
+    def _refuse_undefined(self, scores: NextTokenScores) -> None:
+        """Raise a ConfigError if a live hypothesis has a NaN among the scores of its next tokens.
 
         A logit of NaN or +infinity makes the whole row of log-probabilities NaN. Different decoders
         would choose different tokens from such a row.
@@ -167,20 +168,20 @@ class BeamSearch:
         # Read only one number, the sum of the first column, since every step waits for it.
         if not scores.log_probs[:, :, 0].sum().isnan():
             return
-        totals = self._live.totals
-        undefined = scores.log_probs_of(totals)[:, :, 0].isnan() & (totals != -torch.inf)  # [B, K]
-        is_wrong = undefined.any(1).cpu().numpy() & self._open
+        is_undefined = scores.of_all_beams().log_probs[:, :, 0].isnan()  # [B, K]
+        is_undefined &= self._beams.totals != -torch.inf
+        is_wrong = is_undefined.any(1).cpu().numpy() & self._unfinished
         if is_wrong.any():
             sentence = self.ids[self._sentences[is_wrong][0]]
             raise ConfigError(f"sentence {sentence}: no possible output; {NOT_FINITE}")
 
-    def _candidates(self, scores: StepScores) -> Continuations:
+    def _candidates(self, scores: NextTokenScores) -> Continuations:
         """Return the best continuations of each group of beams, including those that end."""
         config = self._config
-        totals = self._live.totals
+        totals = self._beams.totals
         step = self._step
         if not self._constraints.are_alike(step):
-            scores = scores.of_all(totals)
+            scores = scores.of_all_beams()
         self._constraints.apply(scores.log_probs, step)
         if self._uniforms is not None:
             uniforms = self._uniforms[:, step]
@@ -217,12 +218,10 @@ class BeamSearch:
             rank = torch.arange(count, device=ends.device) + count * ends
             order = rank.topk(size, dim=2, largest=False).indices
             tokens = tokens.gather(2, order)
+            parents = parents.gather(2, order)
             totals = totals.masked_fill(ends, -torch.inf).gather(2, order)
-            if parents is not None:
-                parents = parents.gather(2, order)
         # Cut each group to k beams, and join the groups, [B, K].
-        if parents is not None:
-            parents = parents[:, :, :size].flatten(1)
+        parents = parents[:, :, :size].flatten(1)
         tokens = tokens[:, :, :size].flatten(1)
         totals = totals[:, :, :size].flatten(1)
         # Give dead beams a harmless token, which keeps their sentences short.
@@ -236,12 +235,7 @@ class BeamSearch:
         size = self._group_size
         step = self._step
         totals = candidates.totals.masked_fill(~ends, -torch.inf)[:, :, :size]
-        # In groups of one beam, each beam is its own parent.
-        if candidates.parents is None:
-            parents = torch.arange(self._config.beam, device=totals.device).view(-1, size)
-            parents = parents.expand_as(totals)
-        else:
-            parents = candidates.parents[:, :, :size]
+        parents = candidates.parents[:, :, :size]
         attention = of_beams(attention, parents.flatten(1))
         scores = self._scores(totals.flatten(1), step + 1, attention)
         self._history.finish(step, totals, parents, scores.view_as(totals))
@@ -255,37 +249,37 @@ class BeamSearch:
         outputs = Outputs(totals, self._lengths(num_tokens), attention, self._is_word)
         return self._scorer.score(outputs).masked_fill(totals == -torch.inf, -torch.inf)
 
-    def _done(self, live: Continuations) -> Tensor:
+    def _done(self, beams: Continuations) -> Tensor:
         """Return which sentences are done in all groups of beams, bool [B]."""
         num_groups = self._num_groups
         rule = self._config.stop_rule
-        next_length = self._step + 2  # of an open hypothesis that ends in the next step
+        next_length = self._step + 2  # of a live hypothesis that ends in the next step
         num_wanted = self._config.nbest if num_groups == 1 else self._group_size
-        # A group is done when no hypothesis is open, or none can beat the worst one wanted.
-        best_open = live.totals.unflatten(1, (num_groups, -1)).amax(2)  # [B, G]
+        # A group is done when no hypothesis is live, or none can beat the worst one wanted.
+        best_live = beams.totals.unflatten(1, (num_groups, -1)).amax(2)  # [B, G]
         to_beat = self._history.scores[:, :, num_wanted - 1]  # [B, G]
-        done = best_open == -torch.inf
+        done = best_live == -torch.inf
         # A bonus could raise a score without bound.
         if self._config.unkpen >= 0 and self._config.step_score is None:
             longest = self._lengths(self._constraints.written.limits + 1)
-            done |= self._scorer.bound(best_open, self._lengths(next_length), longest) <= to_beat
+            done |= self._scorer.bound(best_live, self._lengths(next_length), longest) <= to_beat
         full = self._history.count >= self._group_size
         # A group of one beam is greedy search, which ends at the first end symbol.
         if rule == "full" or self._group_size == 1:
             done |= full
         elif rule == "ahead":
-            scores = self._scores(live.totals, next_length, live.attention)
+            scores = self._scores(beams.totals, next_length, beams.attention)
             done |= full & (scores.unflatten(1, (num_groups, -1)).amax(2) <= to_beat)
         return done.all(1)
 
-    def _without_done(self, live: Continuations) -> Continuations:
+    def _without_done(self, beams: Continuations) -> Continuations:
         """Drop the sentences that are done if they are many. Return the beams that stay."""
-        if not self._open.any() or self._open.mean() >= 1 - MOST_DONE:
-            return live
-        mask = self._open
-        rows = torch.from_numpy(np.flatnonzero(mask)).to(live.tokens.device)
+        mask = self._unfinished
+        if not mask.any() or mask.mean() >= 1 - MOST_DONE:
+            return beams
+        rows = torch.from_numpy(np.flatnonzero(mask)).to(beams.tokens.device)
         self._sentences = self._sentences[mask]
-        self._open = mask[mask]
+        self._unfinished = mask[mask]
         self._is_word = self._is_word.index_select(0, rows)
         if self._uniforms is not None:
             self._uniforms = self._uniforms.index_select(0, rows)
@@ -293,25 +287,35 @@ class BeamSearch:
             state.keep(rows)
         self._constraints.keep(rows, mask)
         self._history.keep(rows)
-        return live.keep(rows)
+        return beams.keep(rows)
 
     def _count_live(self, totals: Tensor) -> Tensor | None:
-        """Count the open hypotheses. Return the mask of their beams [B, K], None for all beams."""
-        if self._config.beam_threshold is None and self._open.all():
+        """Count the live hypotheses. Return the mask of their beams [B, K], None for all beams."""
+        if self._config.beam_threshold is None and self._unfinished.all():
             self.num_live = totals.numel()
             return None
-        # Find the beams with a hypothesis in open sentences.
-        is_open = torch.from_numpy(self._open).to(totals.device)[:, None]  # [B, 1]
-        is_live = (totals != -torch.inf) & is_open
+        # Find the beams with a hypothesis in unfinished sentences.
+        is_unfinished = torch.from_numpy(self._unfinished).to(totals.device)[:, None]  # [B, 1]
+        is_live = (totals != -torch.inf) & is_unfinished
         self.num_live = int(is_live.sum())
         return is_live
 
 
-def of_beams(attention: Tensor | None, parents: Tensor | None) -> Tensor | None:
-    """Return the attention [B, M, S] of beams ``parents`` [B, M]. None: the same beams."""
-    if attention is None or parents is None:
-        return attention
+def of_beams(attention: Tensor | None, parents: Tensor) -> Tensor | None:
+    """Return the attention [B, M, S] of beams ``parents`` [B, M]."""
+    if attention is None:
+        return None
     return attention.gather(1, parents[:, :, None].expand(-1, -1, attention.size(2)))
+
+
+class _Step(NamedTuple):
+    """The beams [B, K] that one step chose."""
+
+    row_of: np.ndarray  # the row of each sentence of the batch, [N]. -1 if it is done
+    tokens: Tensor
+    parents: Tensor
+    totals: Tensor
+    alignment: Tensor | None  # source position of the strongest attention, -1 for none
 
 
 class SearchHistory:
@@ -330,8 +334,7 @@ class SearchHistory:
         self._limits = written.limits
         self._context_sizes = written.context_sizes
         self._eos_index = written.eos_index
-        # One entry a step: row of each sentence [N] (-1 if done), beams, alignment [B, K].
-        self._steps: list[tuple[np.ndarray, Continuations, Tensor | None]] = []
+        self._steps: list[_Step] = []
         # Done sentences [M], then their scores, totals and origins [M, n].
         self._stored: list[list[np.ndarray]] = []
         # The best finished hypotheses, [B, G, k].
@@ -341,15 +344,14 @@ class SearchHistory:
         self._totals = torch.zeros(shape, device=device)  # log-probabilities
         self._origins = torch.zeros(shape, dtype=torch.int64, device=device)  # step * K + beam
 
-    def append(self, sentences: np.ndarray, live: Continuations, alignment: Tensor | None) -> None:
+    def append(self, sentences: np.ndarray, beams: Continuations, alignment: Tensor | None) -> None:
         """Record the beams of one step for the rows of these sentences [B].
 
         ``alignment`` [B, K]: the source position that each **parent** beam attended to, or -1.
         """
         row_of = np.full(len(self._limits), -1, dtype=np.int64)
         row_of[sentences] = np.arange(len(sentences))
-        beams = Continuations(live.tokens, live.parents, live.totals)
-        self._steps.append((row_of, beams, alignment))
+        self._steps.append(_Step(row_of, beams.tokens, beams.parents, beams.totals, alignment))
 
     def finish(self, step: int, totals: Tensor, parents: Tensor, scores: Tensor) -> None:
         """Merge in the hypotheses [B, G, M] that end at ``step``. A total of -inf means none."""
@@ -423,24 +425,23 @@ class SearchHistory:
         tokens = np.zeros((len(steps), longest), dtype=np.int64)
         totals = np.zeros((len(steps), longest), dtype=np.float32)
         alignment = None
-        if self._steps[0][2] is not None:
+        if self._steps[0].alignment is not None:
             alignment = np.zeros((len(steps), longest + 1), dtype=np.int64)
         # Copy the beams, which the way back changes step by step.
         beams = beams.copy()
         for t in range(longest, -1, -1):
             # Read the token of each hypothesis that is longer than t, and go to its parent.
-            row_of, live, positions = self._steps[t]
+            step = self._steps[t]
             inside = steps > t
             if inside.any():
-                rows = row_of[sentences[inside]]
+                rows = step.row_of[sentences[inside]]
                 chosen = beams[inside]
-                tokens[inside, t] = live.tokens.cpu().numpy()[rows, chosen]
-                totals[inside, t] = live.totals.cpu().numpy()[rows, chosen]
-                if live.parents is not None:
-                    beams[inside] = live.parents.cpu().numpy()[rows, chosen]
+                tokens[inside, t] = step.tokens.cpu().numpy()[rows, chosen]
+                totals[inside, t] = step.totals.cpu().numpy()[rows, chosen]
+                beams[inside] = step.parents.cpu().numpy()[rows, chosen]
             # The parent beam attended while it chose the token, or the end symbol.
-            if alignment is not None and positions is not None:
+            if alignment is not None and step.alignment is not None:
                 reached = steps >= t
-                rows = row_of[sentences[reached]]
-                alignment[reached, t] = positions.cpu().numpy()[rows, beams[reached]]
+                rows = step.row_of[sentences[reached]]
+                alignment[reached, t] = step.alignment.cpu().numpy()[rows, beams[reached]]
         return tokens, totals, alignment

@@ -88,16 +88,13 @@ class NoRepeatedNgrams(StepRule):
         if self._written.sentences_left is not None:
             log_probs[:, :, separator] = of_separator
 
-    def advance(self, parents: Tensor | None, tokens: Tensor) -> None:
+    def advance(self, parents: Tensor, tokens: Tensor) -> None:
         """Append the chosen tokens to the history of the parents, [B, K, t + 1]."""
         newest = tokens[:, :, None]
-        history = self._history
-        if history is None:
-            self._history = newest
-            return
-        if parents is not None:
-            history = history.gather(1, parents[:, :, None].expand_as(history))
-        self._history = torch.cat([history, newest], dim=2)
+        if self._history is not None:
+            index = parents[:, :, None].expand_as(self._history)
+            newest = torch.cat([self._history.gather(1, index), newest], dim=2)
+        self._history = newest
 
     def keep(self, rows: Tensor, mask: np.ndarray) -> None:
         if self._history is not None:
@@ -290,6 +287,7 @@ class TokenConstraints:
             separators=separators,
             most_of_a_sentence=most_of_a_sentence,
             is_counted=not config.free_sentence_count,
+            num_beams=config.beam,
             device=prefixes.device,
         )
         pad_index = symbols.pad_index
@@ -300,7 +298,7 @@ class TokenConstraints:
         self.idle_token = None if written.sentence_room is None else written.separator
         self.terms = None
         if has_terms:
-            self.terms = TermTracker([source.forced for source in sources], written)
+            self.terms = TermTracker([source.forced for source in sources], config.beam, written)
         # Change the scores of the models first, then forbid and force tokens.
         self._score_rules: list[StepRule] = [SpecialSymbols(symbols, config.unkpen)]
         if written.is_single is not None:
@@ -327,7 +325,7 @@ class TokenConstraints:
         banned = [source.banned for source in sources]
         if any(banned):
             num_forced = (prefixes != pad_index).sum(1).tolist()
-            rules.append(TermBans(banned, num_forced, written, self.terms))
+            rules.append(TermBans(banned, num_forced, config.beam, written, self.terms))
         if config.no_repeat_ngram_size:
             rules.append(NoRepeatedNgrams(config.no_repeat_ngram_size, pad_index, written))
         rules.append(ShortestOutput(config.min_len, written))
@@ -363,8 +361,8 @@ class TokenConstraints:
         for rule in active:
             rule.apply(log_probs, step)
 
-    def advance(self, parents: Tensor | None, tokens: Tensor) -> None:
-        """Append the chosen tokens [B, K] to beams ``parents`` [B, K]. None: the same beams."""
+    def advance(self, parents: Tensor, tokens: Tensor) -> None:
+        """Append the chosen tokens [B, K] to beams ``parents`` [B, K]."""
         self.written.advance(parents, tokens)
         for rule in self._rules:
             rule.advance(parents, tokens)

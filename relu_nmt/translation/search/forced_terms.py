@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relu_nmt.translation.base import StepScores
+from relu_nmt.translation.next_token_scores import NextTokenScores
 from relu_nmt.translation.search.selection import Continuations
 from relu_nmt.translation.search.step_rules import StepRule, Written, forbid, states_of_parents
 from relu_nmt.translation.search.symbol_texts import SymbolTexts
@@ -222,15 +222,18 @@ def _best(ways: Sequence[Way]) -> tuple[Way, ...]:
 class TermTracker(StepRule):
     """Forces the terms of a batch, and follows the progress of each hypothesis.
 
-    ``rows`` [B][K] has the progress of each beam. It is empty for a sentence without terms. Before
-    the first token there is one hypothesis.
+    ``rows`` [B][K] has the progress of each beam. It is empty for a sentence without terms.
     """
 
-    def __init__(self, forced: Sequence[ForcedTerms | None], written: Written) -> None:
+    def __init__(
+        self, forced: Sequence[ForcedTerms | None], num_beams: int, written: Written
+    ) -> None:
         self._written = written
         self._separator = -1 if written.sentences_left is None else written.separator
         self._num_tokens = 0
-        self.rows = [[terms] if terms is not None and terms.num_tokens else [] for terms in forced]
+        self.rows: list[list[ForcedTerms]] = []
+        for terms in forced:
+            self.rows.append([terms] * num_beams if terms and terms.num_tokens else [])
         self.model = torch.empty(0)
 
     def __iter__(self) -> Iterator[tuple[int, int, ForcedTerms]]:
@@ -285,9 +288,9 @@ class TermTracker(StepRule):
             forbid(self.model, [(row, beam)], word_ends)
             self.model[row, beam, begun] = scores_of_begun
 
-    def advance(self, parents: Tensor | None, tokens: Tensor) -> None:
+    def advance(self, parents: Tensor, tokens: Tensor) -> None:
         chosen = tokens.tolist()
-        for row, beams in enumerate(states_of_parents(self.rows, parents, tokens)):
+        for row, beams in enumerate(states_of_parents(self.rows, parents)):
             advanced = []
             for progress, token in zip(beams, chosen[row], strict=False):
                 # Ignore tokens of the context, which translate earlier sentences.
@@ -316,7 +319,7 @@ def _leave_room(log_probs: Tensor, progress: ForcedTerms, room: int) -> None:
 
 
 def share_among_terms(
-    continuations: Continuations, scores: StepScores, totals: Tensor, tracker: TermTracker
+    continuations: Continuations, scores: NextTokenScores, totals: Tensor, tracker: TermTracker
 ) -> None:
     """Divide the beam, in place, among hypotheses that miss different numbers of term tokens.
 
@@ -324,8 +327,7 @@ def share_among_terms(
     all continuations that go on with a term. Candidates that miss equally many term tokens form a
     group. The groups give their best candidate in turn, the group that misses fewest tokens first.
     """
-    assert continuations.parents is not None, "beam search names parents"
-    log_probs = scores.log_probs_of(totals)
+    log_probs = scores.of_all_beams().log_probs
     for row, beams in enumerate(tracker.rows):
         if not beams:
             continue

@@ -22,7 +22,8 @@ from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.documents import Separators
 from relu_nmt.data.translation_batches import shift_right
 from relu_nmt.errors import ConfigError
-from relu_nmt.translation.base import Ensemble, average_log_probs
+from relu_nmt.translation.base import Ensemble
+from relu_nmt.translation.next_token_scores import average_log_probs
 from relu_nmt.translation.search import scorers
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.step_rules import exclude_token

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from relu_nmt.io.process import require_memory
-from relu_nmt.translation.base import StepScores
+from relu_nmt.translation.next_token_scores import NextTokenScores
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class Continuations:
     """Hypotheses with their newest token: candidates in groups of beams, or the chosen K beams."""
 
     tokens: Tensor  # the newest token, int64 [B, G, C] of candidates, best first, or [B, K]
-    parents: Tensor | None  # the beam 0 .. K-1 that each continues, likewise. None: the same beam.
+    parents: Tensor  # the beam 0 .. K-1 that each continues, likewise
     totals: Tensor  # log-probability with that token, likewise. -inf: no hypothesis
     # Sum of the attention of all tokens, [B, K, S], if the scorer needs it.
     attention: Tensor | None = None
@@ -30,7 +30,7 @@ class Continuations:
 
 
 def best_of_groups(
-    scores: StepScores, totals: Tensor, num_groups: int, strength: float
+    scores: NextTokenScores, totals: Tensor, num_groups: int, strength: float
 ) -> Continuations:
     """Extend each of ``num_groups`` groups of k beams by its 2k best continuations.
 
@@ -42,8 +42,8 @@ def best_of_groups(
     Reference: Vijayakumar et al. 2018, equation 4 with Hamming diversity. Beams of one group are
     neighbors here. Fairseq interleaves the groups and adds the penalty to the score.
     """
-    scores = scores.of_all(totals)
-    log_probs = scores.log_probs_of(totals)
+    scores = scores.of_all_beams()
+    log_probs = scores.log_probs
     batch, beam_size, vocab_size = log_probs.shape
     size = beam_size // num_groups
     times = log_probs.new_zeros(batch, vocab_size)  # choices by earlier groups
@@ -71,7 +71,7 @@ def best_of_groups(
 
 
 def draw(
-    scores: StepScores, totals: Tensor, uniforms: Tensor, topk: int = -1, topp: float = -1.0
+    scores: NextTokenScores, totals: Tensor, uniforms: Tensor, topk: int = -1, topp: float = -1.0
 ) -> Continuations:
     """Draw one token for each beam, by random numbers in [0, 1), [B, K]. The beams never mix.
 
@@ -82,7 +82,7 @@ def draw(
     Reference: Holtzman et al. 2020, section 3.1 (``topp``), and Fan et al. 2018, section 5.1
     (``topk``).
     """
-    log_probs = scores.log_probs_of(totals)
+    log_probs = scores.of_all_beams().log_probs
     values = log_probs
     symbols = None
     # Sort the likeliest tokens, and leave out tokens once the likelier ones together reach p.
@@ -105,7 +105,9 @@ def draw(
     index = index.clamp(max=probs.size(2) - 1)  # [B, K, 1]
     if symbols is not None:
         index = symbols.gather(2, index)
-    return Continuations(index, None, totals[:, :, None] + log_probs.gather(2, index))
+    beams = torch.arange(log_probs.size(1), device=index.device)[:, None]
+    new_totals = totals[:, :, None] + log_probs.gather(2, index)
+    return Continuations(index, beams.expand_as(index), new_totals)
 
 
 def draw_uniforms(

@@ -37,12 +37,12 @@ class StepRule(ABC):
     def apply(self, log_probs: Tensor, step: int) -> None:
         """Change the scores of the token that follows ``step`` tokens, in place.
 
-        log_probs are [B, K, V], or [B, 1, V] for the first token. If all active rules are alike,
-        they may belong to any hypotheses, [..., ..., V].
+        log_probs are [B, K, V]. If all active rules are alike, they may belong to any hypotheses,
+        [..., ..., V].
         """
 
-    def advance(self, parents: Tensor | None, tokens: Tensor) -> None:  # noqa: B027
-        """Append the chosen tokens [B, K] to beams ``parents`` [B, K]. None: the same beams."""
+    def advance(self, parents: Tensor, tokens: Tensor) -> None:  # noqa: B027
+        """Append the chosen tokens [B, K] to beams ``parents`` [B, K]."""
 
     def keep(self, rows: Tensor, mask: np.ndarray) -> None:  # noqa: B027
         """Keep only the sentences with indices ``rows`` [B'], which ``mask`` [B] marks."""
@@ -78,8 +78,7 @@ class Written:
 
     Attributes:
         separator: the symbol that ends each sentence. -1 for none.
-        sentences_left: sentences still to write, int64 [B, K], [B, 1] at first. None: they are not
-            counted.
+        sentences_left: sentences still to write, int64 [B, K]. None: they are not counted.
         sentence_room: tokens that still fit in the current sentence, in the same shape. At 0 the
             separator is forced. None: sentences may be as long as the output.
         is_single: True for sources without separator, bool [B, 1], whose end is free. None: no such
@@ -95,6 +94,7 @@ class Written:
         separators: Separators | None,
         most_of_a_sentence: int | None,
         is_counted: bool,
+        num_beams: int,
         device: torch.device,
     ) -> None:
         self.eos_index = symbols.eos_index
@@ -112,10 +112,10 @@ class Written:
         if not (separators.alone or num_separators.all()):
             self.is_single = count == 0
         if is_counted and (separators.alone or num_separators.any()):
-            self.sentences_left = count.clamp_min(int(separators.alone))
+            self.sentences_left = count.clamp_min(int(separators.alone)).expand(-1, num_beams)
         if most_of_a_sentence is not None:
             self._room_of_new = most_of_a_sentence - 1  # one token is the separator
-            self.sentence_room = torch.full_like(count, self._room_of_new)
+            self.sentence_room = torch.full_like(count, self._room_of_new).expand(-1, num_beams)
 
     def save(self, log_probs: Tensor) -> None:
         """Keep the models' scores of the symbols that end sentences."""
@@ -147,15 +147,15 @@ class Written:
             ends_next = ends_next | (self.sentence_room <= 1)
         return ends_next
 
-    def advance(self, parents: Tensor | None, tokens: Tensor) -> None:
-        """Append the chosen tokens [B, K] to beams ``parents`` [B, K]. None: the same beams."""
+    def advance(self, parents: Tensor, tokens: Tensor) -> None:
+        """Append the chosen tokens [B, K] to beams ``parents`` [B, K]."""
         if self.sentences_left is None and self.sentence_room is None:
             return
         ends = tokens == self.separator
         if self.sentences_left is not None:
-            self.sentences_left = of_parents(self.sentences_left, parents, ends) - ends.long()
+            self.sentences_left = self.sentences_left.gather(1, parents) - ends.long()
         if self.sentence_room is not None:
-            room = of_parents(self.sentence_room, parents, ends) - 1
+            room = self.sentence_room.gather(1, parents) - 1
             self.sentence_room = room.masked_fill(ends, self._room_of_new)
 
     def keep(self, rows: Tensor, mask: np.ndarray) -> None:
@@ -168,24 +168,11 @@ class Written:
                 setattr(self, name, values.index_select(0, rows))
 
 
-def of_parents(values: Tensor, parents: Tensor | None, like: Tensor) -> Tensor:
-    """Return for each beam the value of its parent, [B, K], from values [B, K] or [B, 1]."""
-    values = values.expand(like.shape)
-    return values if parents is None else values.gather(1, parents)
-
-
-def states_of_parents(
-    states: Sequence[Sequence[State]], parents: Tensor | None, tokens: Tensor
-) -> list[list[State]]:
+def states_of_parents(states: Sequence[Sequence[State]], parents: Tensor) -> list[list[State]]:
     """Return the state of the parent of each beam, [B][K]. A sentence may have no states."""
-    if parents is None:
-        parents = torch.arange(tokens.size(1)).expand(tokens.shape)
     rows = []
     for states_of_row, beams in zip(states, parents.tolist(), strict=True):
-        row = []
-        if states_of_row:
-            row = [states_of_row[min(beam, len(states_of_row) - 1)] for beam in beams]
-        rows.append(row)
+        rows.append([states_of_row[beam] for beam in beams] if states_of_row else [])
     return rows
 
 

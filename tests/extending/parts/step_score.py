@@ -53,7 +53,7 @@ class NoStammer(StepScore):
                 log_probs.new_full((*self._newest.shape, 1), -self.config.penalty),
             )
 
-    def advance(self, parents, tokens: Tensor) -> None:
+    def advance(self, parents: Tensor, tokens: Tensor) -> None:
         """Remember the newest tokens."""
         self._newest = tokens
 

@@ -37,7 +37,7 @@ class JoinedState(SearchState):
 
     def __init__(self, is_real: Tensor, num_layers: int) -> None:
         self.is_real = is_real  # [R, N] bool, False = padding
-        self.beam_size = 1
+        self.beam_size = 1  # until the first step
         self.caches = [Cache() for _ in range(num_layers)]
 
     def reorder(self, parents: Tensor) -> None:
@@ -51,7 +51,7 @@ class JoinedState(SearchState):
         self._take((sentences[:, None] * self.beam_size + beams).flatten())
 
     def spread(self, beam_size: int) -> None:
-        """Turn the single hypothesis of each sentence into equal ones."""
+        """Turn the source of each sentence into equal hypotheses."""
         rows = torch.arange(len(self.is_real), device=self.is_real.device)
         self._take(rows.repeat_interleave(beam_size))
         self.beam_size = beam_size

@@ -160,7 +160,8 @@ def test_a_step_computes_live_beams_only():
 
 
 def test_scores_of_computed_beams_are_expanded_to_all():
-    scores = FastScores(torch.arange(6.0).view(1, 3, 2), rows=torch.tensor([1, 2, 5]))
-    log_probs = scores.of_all(torch.zeros(2, 3)).log_probs
+    is_computed = torch.tensor([[False, True, True], [False, False, True]])
+    scores = FastScores(torch.arange(6.0).view(1, 3, 2), is_computed=is_computed)
+    log_probs = scores.of_all_beams().log_probs
     assert log_probs.shape == (2, 3, 2)
     assert log_probs.flatten(0, 1)[[1, 2, 5]].tolist() == [[0, 1], [2, 3], [4, 5]]

@@ -109,14 +109,14 @@ def forced(decoder, dtype=None, steps=12, computed=False, source=None):
     with torch.inference_mode(), precision:
         search = Stepping(decoder, src_tokens)
         is_live = None
-        tokens = torch.full((len(src_tokens), 1), SYMBOLS.eos_index)
+        tokens = torch.full((len(src_tokens), 4), SYMBOLS.eos_index)
         live = torch.ones(len(src_tokens), 4, dtype=torch.bool)
         for step in range(steps):
             scores = search.step(tokens, is_live)
             if step == 0:
                 log_probs.append(scores.log_probs.flatten(0, 1))
             else:
-                row_log_probs = scores.of_all(tokens).log_probs
+                row_log_probs = scores.of_all_beams().log_probs
                 log_probs.append(row_log_probs[live])
                 parents = torch.multinomial(live.float(), 4, True, generator=generator)
                 search.reorder(parents)

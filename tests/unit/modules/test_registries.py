@@ -59,7 +59,7 @@ def test_steps_equal_the_full_pass_for_every_beam(choices):
     beams = torch.randint(4, VOCAB, (2, 4, 5))
     beams[:, :, 0] = EOS
     search = Stepping(model, source, num_groups=2)
-    search.step(beams[:, :1, 0])
+    search.step(beams[:, :, 0])
     order = torch.tensor([1, 1, 3, 2])  # within the groups
     for t in range(1, 5):
         step_scores = search.step(beams[:, :, t]).log_probs

@@ -328,8 +328,8 @@ def test_limits_of_a_mechanism_apply_to_sentences_in_lower_layers():
         assert (model.most_tokens("source"), model.most_tokens("target")) == expected
         if layers == 0:  # 15 tokens in sentences of 5
             search = Stepping(model, torch.tensor(SOURCE[:1]))
-            for t, token in enumerate([EOS, *[5, 6, 7, 8, TSEP] * 3]):
-                search.step(torch.full((1, 4 if t else 1), token))
+            for token in [EOS, *[5, 6, 7, 8, TSEP] * 3]:
+                search.step(torch.full((1, 4), token))
 
 
 def test_recomputed_activations_have_the_same_gradients():

@@ -44,7 +44,7 @@ def test_steps_equal_the_full_pass_for_every_beam(choices, global_layers):
     beams[torch.rand(beams.shape, generator=generator) < 0.4] = TSEP
     beams[:, :, 0] = EOS
     search = Stepping(model, source, num_groups=2)
-    search.step(beams[:, :1, 0])
+    search.step(beams[:, :, 0])
     order = torch.tensor([1, 1, 3, 2])  # within the groups
     rows_kept = torch.arange(3)
     step_scores = []
@@ -92,7 +92,7 @@ def test_searches_that_run_together_equal_single_ones(choices, aligned):
         beams = torch.randint(4, VOCAB, (len(rows), num_beams, 9), generator=generator)
         beams[:, :, 0] = EOS
         search = Stepping(decoder, padded(rows))
-        search.step(beams[:, :1, 0])
+        search.step(beams[:, :, 0])
         for t in range(1, steps):
             search.step(beams[:, :, t])
         return beams[:, :, steps:], search
@@ -121,13 +121,13 @@ def test_live_beams_equal_those_among_all(choices, aligned):
     partial = Stepping(FastDecoder(model), padded(SOURCE))
     full = Stepping(model, padded(SOURCE))
     for search in (partial, full):
-        search.step(torch.full((len(SOURCE), 1), EOS))
+        search.step(torch.full((len(SOURCE), 4), EOS))
     for t in range(7):
         live = torch.rand(tokens.shape[:2], generator=generator) < 0.4
         live[:, t % 4] = True
         scores = partial.step(tokens[:, :, t], live)
         expected = full.step(tokens[:, :, t]).log_probs
-        torch.testing.assert_close(scores.of_all(live).log_probs[live], expected[live])
+        torch.testing.assert_close(scores.of_all_beams().log_probs[live], expected[live])
         # No hypothesis goes on from one that is not computed.
         parents = torch.where(live, torch.arange(4), t % 4)
         for search in (partial, full):

@@ -33,9 +33,8 @@ class Checked:
         self.generator = torch.Generator().manual_seed(seed)
         self.sources = SOURCES
         self.search = Stepping(m, SOURCES, num_groups)
-        self.tokens = torch.full((len(SOURCES), 1, 1), EOS)  # [B, K, t]
+        self.tokens = torch.full((len(SOURCES), beam_size, 1), EOS)  # [B, K, t]
         self.step(check=True)
-        self.tokens = self.tokens.expand(-1, beam_size, -1)
         self.add()
 
     def add(self):
@@ -111,7 +110,7 @@ def test_tokens_that_beams_share_are_stored_once():
     beam_size = 5
     search = Stepping(model("reluformer"), SOURCES)
     num_positions = []
-    search.step(torch.full((3, 1), EOS))
+    search.step(torch.full((3, beam_size), EOS))
     for i in range(length):
         search.step(torch.randint(4, VOCAB, (3, beam_size)))
         search.reorder(torch.full((3, beam_size), i % beam_size))

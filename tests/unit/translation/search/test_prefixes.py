@@ -8,7 +8,7 @@ import torch
 from toy_models import UNK, ToyModel, ToyState, generator_of, log_prob_of, padded
 
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.translation.base import StepScores
+from relu_nmt.translation.next_token_scores import NextTokenScores
 from tests.tiny import EOS
 from tests.unit.translation.search.test_beam_search import SOURCES, generate, same
 
@@ -109,7 +109,7 @@ class TwoOutputs(ToyModel):
         state.memory = torch.cat([memory, tokens[:, :, None]], dim=2)
         written = state.memory[:, :, 1:].flatten(0, 1).tolist()
         scores = torch.tensor(list(map(self.after, written))).unflatten(0, tokens.shape)
-        return StepScores(scores.log_softmax(-1))
+        return NextTokenScores(scores.log_softmax(-1))
 
     def after(self, written):
         new = written[self.size :]

@@ -9,7 +9,7 @@ from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.engine import native
 from relu_nmt.engine.decoder import FastScores
 from relu_nmt.errors import ConfigError
-from relu_nmt.translation.base import BLOCK, StepScores
+from relu_nmt.translation.next_token_scores import BLOCK, NextTokenScores
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.selection import best_of_groups, draw, draw_uniforms
 from tests.tiny import EOS
@@ -62,11 +62,13 @@ def test_continuations_of_some_beams_are_those_of_all_without_the_others():
     log_probs = torch.randn(3, 4, 200, generator=generator)
     log_probs[0, 1] = torch.nan
     totals = torch.randn(3, 4, generator=generator)
-    rows = torch.tensor([0, 1, 6, 7, 9])
-    uncomputed = torch.ones(12, dtype=torch.bool).index_fill(0, rows, False).view(3, 4)
-    partial = FastScores(log_probs.flatten(0, 1)[rows][None], rows=rows)
-    best = partial.best_continuations(totals, 8)
-    without = log_probs.masked_fill(uncomputed[:, :, None], -torch.inf).nan_to_num(nan=-torch.inf)
+    is_computed = torch.zeros(12, dtype=torch.bool)
+    is_computed[[0, 1, 6, 7, 9]] = True
+    is_computed = is_computed.view(3, 4)
+    best = FastScores(log_probs[is_computed][None], is_computed=is_computed).best_continuations(
+        totals, 8
+    )
+    without = log_probs.masked_fill(~is_computed[:, :, None], -torch.inf).nan_to_num(nan=-torch.inf)
     for part, other in zip(best, FastScores(without).best_continuations(totals, 8), strict=True):
         assert torch.equal(part, other)
     none = FastScores(log_probs[:1, 1:2]).best_continuations(totals[:1, :1], 3)
@@ -139,7 +141,7 @@ def test_the_largest_and_smallest_random_numbers_give_possible_tokens():
     log_probs = torch.tensor([[[0.25, 0.0, 0.5, 0.25, 0.0]] * 2]).log()
     uniforms = torch.tensor([[[0.0, 1 - 2**-53]]], dtype=torch.float64)
     for settings in ({}, {"topk": 4}, {"topp": 1.0}):
-        candidates = draw(StepScores(log_probs), torch.zeros(1, 2), uniforms[:, 0], **settings)
+        candidates = draw(NextTokenScores(log_probs), torch.zeros(1, 2), uniforms[:, 0], **settings)
         assert candidates.totals.isfinite().all()
         if not settings:
             assert candidates.tokens.flatten().tolist() == [0, 3]
@@ -202,7 +204,7 @@ def test_groups_pay_once_for_every_earlier_choice():
     # Tokens 0, 1, 2 with gaps of 0.4: the second group pays 0.5 for token 0 and takes 1. The
     # third pays for both and takes 2 (-0.8), since 0 costs -0.5 ... and 1 costs -0.9.
     log_probs = torch.tensor([[[0.0, -0.4, -0.8, -9.0, -9.0]] * 3])
-    candidates = best_of_groups(StepScores(log_probs), torch.zeros(1, 3), 3, 0.9)
+    candidates = best_of_groups(NextTokenScores(log_probs), torch.zeros(1, 3), 3, 0.9)
     assert candidates.tokens[0, :, 0].tolist() == [0, 1, 2]
     torch.testing.assert_close(candidates.totals[0, :, 0], torch.tensor([0.0, -0.4, -0.8]))
     assert candidates.parents[0, :, 0].tolist() == [0, 1, 2]

@@ -9,7 +9,8 @@ from torch import nn
 
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.translation_batches import pad_rows
-from relu_nmt.translation.base import StepDecoder, StepScores, TranslationModel
+from relu_nmt.translation.base import StepDecoder, TranslationModel
+from relu_nmt.translation.next_token_scores import NextTokenScores
 from relu_nmt.translation.search.config import GenerationConfig
 from tests.stepping import Generator
 from tests.tiny import EOS
@@ -68,13 +69,15 @@ class ToyModel(nn.Module):
         return [self.advance(s.tokens, s.state, temperature, want_weights) for s in steps]
 
     def advance(self, tokens, state, temperature=1.0, want_weights=False):
-        memory = state.memory.expand(-1, tokens.size(1), -1)  # beams are equal at first
+        memory = state.memory.expand(
+            -1, tokens.size(1), -1
+        )  # the first step gives the number of beams
         state.memory = self._next(memory, tokens)
         weights = None
         if want_weights:  # each token looks at the source position "token number modulo length"
             length = state.source.size(1)
             weights = nn.functional.one_hot(tokens % length, length).float()
-        return StepScores((self.logits(state.memory) / temperature).log_softmax(-1), weights)
+        return NextTokenScores((self.logits(state.memory) / temperature).log_softmax(-1), weights)
 
     def logits(self, features):
         return features @ self.out
