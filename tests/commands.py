@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
-from relu_nmt.io.work import _end_openmp_threads
+from relu_nmt.io.workers import _end_openmp_threads
 
 ROOT = Path(__file__).parents[1]
 SCRIPT_FOLDERS = ("examples", "data_prep", "benchmarks")

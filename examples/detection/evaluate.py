@@ -21,8 +21,8 @@ from torch import nn
 from relu_nmt.cli.command import Command
 from relu_nmt.config import READ, REQUIRED, WRITTEN, from_dict, option, settings
 from relu_nmt.errors import CheckpointError, DataError
+from relu_nmt.io.progress import progress_bar
 from relu_nmt.io.safe_write import check_writable
-from relu_nmt.io.work import progress_bar
 from relu_nmt.jobs.vision_evaluate.job import write_results
 from relu_nmt.training.checkpoint import load_checkpoint, load_weights
 from relu_nmt.vision.config import VisionTransformerConfig

@@ -16,7 +16,7 @@ from relu_nmt.applications.files.aligned_words import AlignedText, proportional_
 from relu_nmt.applications.files.segments import Segment
 from relu_nmt.applications.files.sentences import SegmentTranslator, TranslateSegments
 from relu_nmt.errors import DataError
-from relu_nmt.io.work import hidden_progress
+from relu_nmt.io.progress import hidden_progress
 from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.search.config import GenerationConfig

@@ -35,7 +35,7 @@ from relu_nmt.data.documents import SEPARATOR_TESTS
 from relu_nmt.errors import DataError, reporting
 from relu_nmt.io.safe_write import plain_file, safe_writer
 from relu_nmt.io.text_lines import Chunk, TextFile, read_chunk
-from relu_nmt.io.work import ordered_map
+from relu_nmt.io.workers import ordered_map
 
 MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1

@@ -11,7 +11,7 @@ from relu_nmt.data.translation_batches import TranslationBatches
 from relu_nmt.errors import counted
 from relu_nmt.evaluation.document_scores import SplitScorer, cut_by_counts, join_lines
 from relu_nmt.evaluation.metrics import Score, ScoringConfig
-from relu_nmt.io.work import progress_bar
+from relu_nmt.io.progress import progress_bar
 from relu_nmt.training.distributed import ProcessGroup
 from relu_nmt.translation.search.generator import Generator
 from relu_nmt.translation.search.translations import SourceLimit, SourceSentence

@@ -1,1 +1,1 @@
-"""Files and long work: safe writing, lines of text, worker processes, progress bars."""
+"""Files, memory and long work: safe writing, lines of text, worker processes, progress bars."""

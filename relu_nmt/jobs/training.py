@@ -21,7 +21,7 @@ from relu_nmt.config.fields import Option, all_options
 from relu_nmt.config.registry import Spec
 from relu_nmt.config.shared import AUTO_TOKENS
 from relu_nmt.errors import CheckpointError, ConfigError, DataError, TrainingError
-from relu_nmt.io.process import peak_gpu_bytes, require_memory
+from relu_nmt.io.memory import peak_gpu_bytes, require_memory
 from relu_nmt.training import OPTIMIZERS
 from relu_nmt.training.batches import BatchMemoryError
 from relu_nmt.training.checkpoint import read_metadata, weights_alone_advice

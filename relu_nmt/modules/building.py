@@ -9,7 +9,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.overrides import TorchFunctionMode
 
 from relu_nmt.errors import OutOfMemoryError
-from relu_nmt.io.process import require_memory
+from relu_nmt.io.memory import require_memory
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
 

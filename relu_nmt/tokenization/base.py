@@ -18,9 +18,9 @@ from relu_nmt.config.registry import Registry
 from relu_nmt.config.stored import checked
 from relu_nmt.data.binarize import count_words
 from relu_nmt.errors import ConfigError, DataError, MissingExtraError, needing, reporting
+from relu_nmt.io.progress import progress_bar
 from relu_nmt.io.safe_write import plain_file
 from relu_nmt.io.text_lines import TextFile, read_chunk
-from relu_nmt.io.work import progress_bar
 
 # Symbols whose pieces are joined without spaces, and the mark that then becomes a space.
 WORD_MARKS = {"sentencepiece": "\u2581", "wordpiece": "_", "letter": "|", "_EOW": "_EOW"}

@@ -18,7 +18,7 @@ from relu_nmt.data.documents import SEPARATOR_TESTS, Boundaries, join_texts, sen
 from relu_nmt.errors import ConfigError, DataError, reporting
 from relu_nmt.io.safe_write import safe_writer
 from relu_nmt.io.text_lines import Chunk, TextFile, encode_lines, read_chunk
-from relu_nmt.io.work import ordered_map
+from relu_nmt.io.workers import ordered_map
 from relu_nmt.tokenization import base
 
 LANGUAGE_CODE = re.compile(r"(>>[^<>\s]+<<|__[a-z]{2,3}__|[a-z]{3}_[A-Z][a-z]{3}\b) ?")

@@ -17,7 +17,7 @@ from typing import Any
 
 from relu_nmt.data.dictionary import SPECIAL_SYMBOLS
 from relu_nmt.errors import ConfigError, DataError, needing
-from relu_nmt.io.work import bars_are_drawn
+from relu_nmt.io.progress import bars_are_drawn
 from relu_nmt.tokenization.base import LearningText, SubwordModel, subword_models, with_bytes
 
 with needing("--subword needs the package {}: pip install subword-nmt sentencepiece"):

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from relu_nmt.errors import ConfigError, OutOfMemoryError
-from relu_nmt.io.process import free_memory, peak_resident_bytes
-from relu_nmt.io.work import progress_bar
+from relu_nmt.io.memory import free_memory, peak_resident_bytes
+from relu_nmt.io.progress import progress_bar
 from relu_nmt.training.batches import Batch, TrainingData, naming_batch, shapes_of
 from relu_nmt.training.distributed import ProcessGroup, is_sharded, local_part, whole_weights
 from relu_nmt.training.log import TrainingLog

@@ -16,7 +16,8 @@ from typing import Any
 from relu_nmt.config.stored import checked, parse_json
 from relu_nmt.errors import IN_BRACKETS, CheckpointError, ConfigError, DataError, reporting
 from relu_nmt.io import safe_write
-from relu_nmt.io.process import SIGNAL_EXIT_CODE, peak_gpu_bytes, peak_resident_bytes
+from relu_nmt.io.memory import peak_gpu_bytes, peak_resident_bytes
+from relu_nmt.io.process import SIGNAL_EXIT_CODE
 from relu_nmt.training.checkpoint import SUFFIX, Checkpoint, save_checkpoint
 from relu_nmt.training.config import LAST, RESULTS_FILE, TrainerConfig
 from relu_nmt.training.log import json_number

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from relu_nmt.errors import DataError
-from relu_nmt.io.work import progress_bar
+from relu_nmt.io.progress import progress_bar
 from relu_nmt.training.batches import BatchSource, Scorer, TrainingData, load_ahead, naming_batch
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.distributed import is_sharded, whole_weights

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from relu_nmt.attention.masks import TreeVisibility, Visibility
-from relu_nmt.io.process import require_memory
+from relu_nmt.io.memory import require_memory
 from relu_nmt.translation.base import SearchState
 
 LEAST_STEPS = 8

@@ -13,7 +13,7 @@ from torch import Tensor
 from relu_nmt.config.shared import BatchLimits
 from relu_nmt.data.translation_batches import TensorBatch, batches_by_length
 from relu_nmt.errors import DataError, counted, some_of
-from relu_nmt.io.process import require_memory
+from relu_nmt.io.memory import require_memory
 from relu_nmt.vision import image_files
 from relu_nmt.vision.config import IMAGE_SUFFIXES, AugmentationConfig
 from relu_nmt.vision.transforms import BYTES_OF_PIXEL, ImageTransform, mix_images, sample_generator

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from relu_nmt.io.process import require_memory
+from relu_nmt.io.memory import require_memory
 from relu_nmt.vision.config import AugmentationConfig, PreprocessingConfig
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 import pytest
 
 from relu_nmt.cli.preprocess import main
-from relu_nmt.io.work import cluster_queue
+from relu_nmt.io.cluster import cluster_queue
 from relu_nmt.jobs.preprocess import job
 from relu_nmt.translation.task import TranslationTask
 from tests.integration.spoken_digits import run

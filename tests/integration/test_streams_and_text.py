@@ -13,8 +13,8 @@ from relu_nmt.applications.sweep.settings import read_published
 from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import DataError
+from relu_nmt.io.progress import progress_bar
 from relu_nmt.io.text_lines import read_lines
-from relu_nmt.io.work import progress_bar
 from relu_nmt.jobs.analyze.curves import read_curves
 from tests.commands import assert_refused, command_line, run_here
 from tests.tiny import preprocessed, save_tiny_model, tiny_task

@@ -357,7 +357,7 @@ def test_help_is_quick(command, flag):
 
 
 def test_a_bleu_that_takes_long_is_told_while_it_is_computed(folder, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("relu_nmt.io.work.SECONDS_UNTIL_WAITING", 0.001)
+    monkeypatch.setattr("relu_nmt.io.progress.SECONDS_UNTIL_WAITING", 0.001)
     flags = f"{QUICK} --max-tokens 60 --max-update 1 --eval-bleu --save-dir {tmp_path}"
     _, lines = run(folder / "joined", flags, capsys)
     messages = values(lines, "message")

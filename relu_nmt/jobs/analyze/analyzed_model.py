@@ -21,7 +21,7 @@ from relu_nmt.data.split import Split
 from relu_nmt.drawing.attention_maps import SLOT_NAMES, AttentionMap
 from relu_nmt.evaluation.document_scores import SplitScorer
 from relu_nmt.evaluation.significance import SegmentStatistics
-from relu_nmt.io.work import progress_bar
+from relu_nmt.io.progress import progress_bar
 from relu_nmt.jobs.analyze.answers import Losses, Removal, weak_heads
 from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.translation.config import TransformerConfig

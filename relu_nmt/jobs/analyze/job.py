@@ -21,8 +21,8 @@ from relu_nmt.drawing.pages import csv_text
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.evaluation.document_scores import SplitScorer
 from relu_nmt.evaluation.metrics import ScoringConfig
+from relu_nmt.io.progress import hidden_progress
 from relu_nmt.io.safe_write import check_writable, write_file
-from relu_nmt.io.work import hidden_progress
 from relu_nmt.jobs.analyze.analyzed_model import AnalyzedModel
 from relu_nmt.jobs.analyze.curves import Curves, curve_rows, read_curves
 from relu_nmt.jobs.analyze.page import page_text

@@ -23,9 +23,10 @@ from relu_nmt.data.data_folder import Journal
 from relu_nmt.data.dictionary import UNK, Dictionary
 from relu_nmt.data.documents import SEPARATOR_TESTS
 from relu_nmt.errors import DataError, printable
+from relu_nmt.io.cluster import ClusterJob, cluster_queue, result_of
+from relu_nmt.io.progress import hidden_progress, progress_bar
 from relu_nmt.io.safe_write import folder_locked, remove_abandoned
 from relu_nmt.io.text_lines import TextFile, read_chunk
-from relu_nmt.io.work import Work, cluster_queue, hidden_progress, progress_bar, result_of
 from relu_nmt.jobs.preprocess.settings import PreprocessSettings as Settings
 from relu_nmt.jobs.preprocess.text import Job, SideKey, make_job
 from relu_nmt.tokenization.base import subword_models, tokenizers
@@ -68,7 +69,7 @@ def run(settings: Settings, *, progress: bool = True) -> dict[str, Any]:
     jobs = {}
     for shard in further:
         name = Path(shard.destdir).name
-        jobs[name] = submit(Work(partial(_run_one, progress=False), shard), name)
+        jobs[name] = submit(ClusterJob(partial(_run_one, progress=False), shard), name)
     for name, job in jobs.items():
         result_of(job)
         if progress:

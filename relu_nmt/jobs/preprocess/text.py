@@ -22,9 +22,10 @@ from relu_nmt.data.documents import DOCUMENT_TAG, document_sizes, write_document
 from relu_nmt.data.pair_files import pair_format, scan_pairs
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.io.process import available_cores
+from relu_nmt.io.progress import progress_bar
 from relu_nmt.io.safe_write import safe_writer
 from relu_nmt.io.text_lines import TextFile, find_text, scan_text
-from relu_nmt.io.work import call_aside, ordered_map, progress_bar
+from relu_nmt.io.workers import call_aside, ordered_map
 from relu_nmt.jobs.preprocess.settings import PreprocessSettings as Settings
 from relu_nmt.tokenization import base
 from relu_nmt.tokenization.pipeline import Conversion, TextPipeline, convert_texts

@@ -13,9 +13,9 @@ from relu_nmt.evaluation import document_scores as docs
 from relu_nmt.evaluation.contrasts import accuracies, contrast_scores, read_contrasts
 from relu_nmt.evaluation.metrics import MetricConfig, Score, choose_tokenizer, comet_score
 from relu_nmt.evaluation.significance import paired_bootstrap
+from relu_nmt.io.progress import hidden_progress, progress_bar
 from relu_nmt.io.safe_write import check_writable, write_file
 from relu_nmt.io.text_lines import named_input, read_input
-from relu_nmt.io.work import hidden_progress, progress_bar
 from relu_nmt.jobs.score.settings import COMET
 from relu_nmt.jobs.score.settings import ScoreSettings as Settings
 

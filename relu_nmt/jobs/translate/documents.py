@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from relu_nmt.data.documents import SEPARATOR_TESTS, SINGLE_SENTENCES, join_texts
 from relu_nmt.errors import DataError, counted
+from relu_nmt.io.progress import hidden_progress, progress_bar
 from relu_nmt.io.safe_write import check_writable, write_file
 from relu_nmt.io.text_lines import read_input
-from relu_nmt.io.work import hidden_progress, progress_bar
 from relu_nmt.jobs.translate import shared
 from relu_nmt.jobs.translate.settings import TranslateDocumentsSettings
 from relu_nmt.jobs.translate.text import InputText, LineNotes

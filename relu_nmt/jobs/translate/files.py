@@ -18,8 +18,8 @@ from relu_nmt.applications.files import (
 from relu_nmt.applications.files.sentences import SegmentTranslator, read_glossary
 from relu_nmt.config import refuse_given
 from relu_nmt.errors import ConfigError, DataError, ReluNmtError, counted, printable
+from relu_nmt.io.progress import hidden_progress, progress_bar
 from relu_nmt.io.safe_write import check_writable
-from relu_nmt.io.work import hidden_progress, progress_bar
 from relu_nmt.jobs.translate.documents import translate_documents
 from relu_nmt.jobs.translate.settings import TranslateDocumentsSettings
 from relu_nmt.jobs.translate.shared import banned_options, length_note, load_translator, print_notes

@@ -11,9 +11,9 @@ from pathlib import Path
 from relu_nmt.data.documents import SINGLE_SENTENCES
 from relu_nmt.errors import DataError, counted, reporting
 from relu_nmt.io.process import standard_input
+from relu_nmt.io.progress import hidden_progress, progress_bar
 from relu_nmt.io.safe_write import check_writable
 from relu_nmt.io.text_lines import decode_lines, named_input, open_text, reading, whole_lines
-from relu_nmt.io.work import hidden_progress, progress_bar
 from relu_nmt.jobs.translate import shared
 from relu_nmt.jobs.translate.settings import TranslateLinesSettings
 from relu_nmt.jobs.translate.text import InputText, LineNotes, named_lines

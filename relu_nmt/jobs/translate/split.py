@@ -22,9 +22,9 @@ from relu_nmt.data.split import Split, describe_lengths, lengths_in_words, longe
 from relu_nmt.errors import DataError, counted, reporting
 from relu_nmt.evaluation.document_scores import AlignedSentence, SplitScorer
 from relu_nmt.evaluation.metrics import Score
-from relu_nmt.io.process import peak_gpu_bytes, peak_resident_bytes
+from relu_nmt.io.memory import peak_gpu_bytes, peak_resident_bytes
+from relu_nmt.io.progress import hidden_progress, progress_bar
 from relu_nmt.io.safe_write import check_writable, replacing, write_file
-from relu_nmt.io.work import hidden_progress, progress_bar
 from relu_nmt.jobs.translate import shared
 from relu_nmt.jobs.translate.settings import TranslateSplitSettings as Settings
 from relu_nmt.modules.config import AttentionPlace

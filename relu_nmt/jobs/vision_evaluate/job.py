@@ -17,9 +17,9 @@ import torch
 from relu_nmt.config import to_dict
 from relu_nmt.config.shared import PrecisionOptions
 from relu_nmt.errors import CheckpointError, DataError, counted, printable, some_of
+from relu_nmt.io.progress import hidden_progress, progress_bar
 from relu_nmt.io.safe_write import check_writable, write_file
 from relu_nmt.io.text_lines import read_lines
-from relu_nmt.io.work import hidden_progress, progress_bar
 from relu_nmt.jobs.vision_evaluate.settings import ClassifyImagesSettings, map_name
 from relu_nmt.jobs.vision_evaluate.settings import EvaluateImagesSettings as Settings
 from relu_nmt.training.batches import load_ahead

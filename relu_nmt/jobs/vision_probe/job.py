@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from relu_nmt.config import to_dict
 from relu_nmt.errors import DataError, TrainingError, counted
+from relu_nmt.io.progress import hidden_progress
 from relu_nmt.io.safe_write import check_writable
-from relu_nmt.io.work import hidden_progress
 from relu_nmt.jobs.vision_evaluate.job import (
     damaged_images,
     load_classifier,

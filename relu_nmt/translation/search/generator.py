@@ -13,8 +13,8 @@ from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.documents import Separators, join_sentences
 from relu_nmt.data.translation_batches import pad_rows
 from relu_nmt.errors import ConfigError, OutOfMemoryError, is_out_of_memory
-from relu_nmt.io.process import require_memory
-from relu_nmt.io.work import FORKS, ordered_map
+from relu_nmt.io.memory import require_memory
+from relu_nmt.io.workers import FORKS, ordered_map
 from relu_nmt.translation.base import Ensemble
 from relu_nmt.translation.decoder_state import SMALLER_SEARCH
 from relu_nmt.translation.search.beam_search import BeamSearch

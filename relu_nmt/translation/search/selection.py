@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relu_nmt.io.process import require_memory
+from relu_nmt.io.memory import require_memory
 from relu_nmt.translation.next_token_scores import NextTokenScores
 
 

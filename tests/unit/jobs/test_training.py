@@ -8,7 +8,7 @@ import pytest
 
 from relu_nmt.config import REQUIRED, group, option, settings, to_dict
 from relu_nmt.errors import CheckpointError, ConfigError, DataError, OutOfMemoryError
-from relu_nmt.io import process
+from relu_nmt.io import memory
 from relu_nmt.jobs.convert.settings import AverageSettings
 from relu_nmt.jobs.train.settings import TranslationTrainingSettings
 from relu_nmt.jobs.training import (
@@ -73,17 +73,17 @@ def toy(folder, **values):
 )
 def test_gradients_and_moments_fit_into_the_memory(monkeypatch, flags, world_size, num_weights):
     config = TrainerConfig.of(**flags)
-    monkeypatch.setattr(process, "UNCHECKED_BYTES", 0)
-    monkeypatch.setattr(process, "free_memory", lambda: 4 * num_weights)
+    monkeypatch.setattr(memory, "UNCHECKED_BYTES", 0)
+    monkeypatch.setattr(memory, "free_memory", lambda: 4 * num_weights)
     require_training_memory(ToyModel(0.1), config, world_size)
-    monkeypatch.setattr(process, "free_memory", lambda: 4 * num_weights - 1)
+    monkeypatch.setattr(memory, "free_memory", lambda: 4 * num_weights - 1)
     with pytest.raises(OutOfMemoryError, match=r"gradients and the optimizer .* smaller model"):
         require_training_memory(ToyModel(0.1), config, world_size)
 
 
 def test_a_model_that_is_too_large_is_not_blamed_on_the_batch(tmp_path, monkeypatch):
-    monkeypatch.setattr(process, "UNCHECKED_BYTES", 0)
-    monkeypatch.setattr(process, "free_memory", lambda: 1)
+    monkeypatch.setattr(memory, "UNCHECKED_BYTES", 0)
+    monkeypatch.setattr(memory, "free_memory", lambda: 1)
     with pytest.raises(OutOfMemoryError, match=r"smaller model, or --freeze parts of it$"):
         train_toys(toy(tmp_path), False)
 

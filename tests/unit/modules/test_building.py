@@ -5,7 +5,7 @@ import torch
 
 from relu_nmt.config import to_dict
 from relu_nmt.errors import CheckpointError, OutOfMemoryError
-from relu_nmt.io import process
+from relu_nmt.io import memory
 from relu_nmt.modules.building import build_in_memory
 from relu_nmt.translation.building import load_model
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
@@ -25,7 +25,7 @@ TASK = tiny_task(["1", "2", "3"])
     ],
 )
 def test_dimensions_of_a_checkpoint_beyond_the_memory_are_refused(tmp_path, monkeypatch, changes):
-    monkeypatch.setattr(process, "free_memory", lambda: 2**30)
+    monkeypatch.setattr(memory, "free_memory", lambda: 2**30)
     path = tmp_path / "model.safetensors"
     settings = {**to_dict(tiny_config()), **changes}
     save_tiny_model(path, TASK, metadata={"model_config": settings})
@@ -34,7 +34,7 @@ def test_dimensions_of_a_checkpoint_beyond_the_memory_are_refused(tmp_path, monk
 
 
 def test_images_of_many_patches_are_refused_before_the_model_is_built(monkeypatch):
-    monkeypatch.setattr(process, "free_memory", lambda: 2**30)
+    monkeypatch.setattr(memory, "free_memory", lambda: 2**30)
     config = VisionTransformerConfig(image_size=2000, patch_size=1, layers=1, embed_dim=192)
     with pytest.raises(OutOfMemoryError, match="the weights of this model would take"):
         build_vision_model(config, 10)

@@ -383,7 +383,7 @@ def test_a_full_disk_in_the_middle_leaves_the_last_checkpoint(tmp_path, monkeypa
 
 
 def test_a_slow_preflight_shows_that_it_runs(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("relu_nmt.io.work.SECONDS_UNTIL_WAITING", 0.01)
+    monkeypatch.setattr("relu_nmt.io.progress.SECONDS_UNTIL_WAITING", 0.01)
     Toy(tmp_path, run={"max_update": 1}, train=Slow()).trainer().train()
     notes = values(json_lines(capsys.readouterr().out), "message")
     waiting = [text.startswith("preflight: 0% of 2 steps") for text in notes]
@@ -392,7 +392,7 @@ def test_a_slow_preflight_shows_that_it_runs(tmp_path, capsys, monkeypatch):
 
 
 def test_a_slow_validation_shows_its_progress(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("relu_nmt.io.work.SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr("relu_nmt.io.progress.SECONDS_BETWEEN_LINES", 0.0)
     Toy(tmp_path, run={"max_update": 1}).trainer().train()
     notes = values(json_lines(capsys.readouterr().out), "message")
     begin = notes.index("begin validation on 'valid' subset")

@@ -14,7 +14,7 @@ from relu_nmt.applications.sweep.runner import StepJob, StepRunner
 from relu_nmt.applications.sweep.settings import JobsConfig
 from relu_nmt.applications.sweep.steps import DIVERGED, DONE, FAILED, PENDING, STARTED
 from relu_nmt.errors import ConfigError, DataError, MissingExtraError
-from relu_nmt.io.work import Work, cluster_queue, result_of
+from relu_nmt.io.cluster import ClusterJob, cluster_queue, result_of
 from tests.unit.applications.sweep.test_runner import make_steps, quick, runs, statuses  # noqa: F401
 
 submitit = pytest.importorskip("submitit")
@@ -181,8 +181,8 @@ def fail(text):
 def test_an_error_for_the_user_comes_back(tmp_path):
     executor = submitit.AutoExecutor(tmp_path, cluster="debug")
     with pytest.raises(DataError, match=r"^train\.de: no such file"):
-        result_of(executor.submit(Work(fail, "train.de")))
-    assert result_of(executor.submit(Work(abs, -2))) == 2
+        result_of(executor.submit(ClusterJob(fail, "train.de")))
+    assert result_of(executor.submit(ClusterJob(abs, -2))) == 2
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from toy_models import ToyModel, generator_of, tokens_of
 
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import OutOfMemoryError
-from relu_nmt.io import process
+from relu_nmt.io import memory
 from relu_nmt.translation.search import generator as generator_module
 from relu_nmt.translation.search.scoring import build_scorer, score_references
 from relu_nmt.translation.search.translations import SourceSentence
@@ -66,8 +66,8 @@ def test_sampling_numbers_sentences_through_the_whole_input():
 
 
 def test_a_search_beyond_the_memory_is_refused_with_its_flags(monkeypatch):
-    monkeypatch.setattr(process, "free_memory", lambda: 0)
-    monkeypatch.setattr(process, "UNCHECKED_BYTES", 0)
+    monkeypatch.setattr(memory, "free_memory", lambda: 0)
+    monkeypatch.setattr(memory, "UNCHECKED_BYTES", 0)
     source = SourceSentence(np.array([4, 5, EOS]))
     generator = generator_of(ToyModel(), beam=3)
     with pytest.raises(OutOfMemoryError, match=r"\(--beam 3\).*a smaller --max-tokens"):

@@ -1,7 +1,6 @@
 import faulthandler
 import functools
 import gc
-import io
 import multiprocessing
 import operator
 import os
@@ -15,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from relu_nmt.errors import DataError, ReluNmtError
-from relu_nmt.io import work
-from relu_nmt.io.process import available_cores
-from relu_nmt.io.work import ordered_map
+from relu_nmt.io import workers
+from relu_nmt.io.workers import ordered_map
 
 main_pid = os.getpid()
 
@@ -81,7 +79,7 @@ def test_workers_end_when_the_parent_is_killed(tmp_path):
     path = tmp_path / "pids"
     path.touch()
     # A fork would wait forever for threads of OpenMP that earlier tests left here.
-    work._end_openmp_threads()
+    workers._end_openmp_threads()
     parent = multiprocessing.get_context("fork").Process(
         target=lambda: list(ordered_map(report_and_wait, [str(path)] * 2, 2))
     )
@@ -96,22 +94,22 @@ def test_workers_end_when_the_parent_is_killed(tmp_path):
 HANGS = """
 import ctypes, functools, os, sys
 from relu_nmt.cli.command import make_parser, run_command
-from relu_nmt.io import work
+from relu_nmt.io import workers
 
-work.SECONDS_BETWEEN_LINES = 0.2
+workers.SECONDS_BETWEEN_LINES = 0.2
 
 def hang(milliseconds):
     print(os.getpid(), flush=True)
     ctypes.PyDLL(None).poll(None, ctypes.c_ulong(0), milliseconds)  # holds the interpreter's lock
 
-hang_aside = functools.partial(work.call_aside, lambda: hang(99_000), "learning")
-hang_in_workers = functools.partial(work.ordered_map, hang, [99_000] * 2, 2)
+hang_aside = functools.partial(workers.call_aside, lambda: hang(99_000), "learning")
+hang_in_workers = functools.partial(workers.ordered_map, hang, [99_000] * 2, 2)
 WAYS = {"aside": lambda _: hang_aside(), "workers": lambda _: list(hang_in_workers())}
 sys.exit(run_command(make_parser("test", None), WAYS[sys.argv[1]], []))
 """
 
 
-@pytest.mark.skipif(not work.FORKS, reason="needs processes that fork")
+@pytest.mark.skipif(not workers.FORKS, reason="needs processes that fork")
 @pytest.mark.parametrize("way", ["aside", "workers"])
 def test_an_interrupt_ends_a_call_that_does_not_return(way):
     process = subprocess.Popen(
@@ -136,14 +134,14 @@ def test_an_interrupt_ends_a_call_that_does_not_return(way):
 
 INTERRUPTED_WHILE_FORKED = """
 import os, signal
-from relu_nmt.io import work
+from relu_nmt.io import workers
 
 os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGINT))
-print(list(work.ordered_map(abs, [-1, -2], 2)), work.call_aside(lambda: 3, "x"))
+print(list(workers.ordered_map(abs, [-1, -2], 2)), workers.call_aside(lambda: 3, "x"))
 """
 
 
-@pytest.mark.skipif(not work.FORKS, reason="needs processes that fork")
+@pytest.mark.skipif(not workers.FORKS, reason="needs processes that fork")
 def test_an_interrupt_does_not_reach_a_worker_that_has_just_been_forked():
     program = [sys.executable, "-c", INTERRUPTED_WHILE_FORKED]
     process = subprocess.run(
@@ -155,19 +153,19 @@ def test_an_interrupt_does_not_reach_a_worker_that_has_just_been_forked():
 
 def test_a_call_aside_returns_or_raises_as_the_function_does():
     lock = threading.Lock()  # cannot be pickled
-    locked, pid = work.call_aside(lambda: (lock.locked(), os.getpid()), "x")
+    locked, pid = workers.call_aside(lambda: (lock.locked(), os.getpid()), "x")
     assert not locked and pid != main_pid
     with pytest.raises(DataError, match="file:3: bad"):
-        work.call_aside(lambda: fail_at_three(3), "x")
+        workers.call_aside(lambda: fail_at_three(3), "x")
     with pytest.raises(ReluNmtError, match="was killed"):
-        work.call_aside(lambda: die_at_three(3), "x")
+        workers.call_aside(lambda: die_at_three(3), "x")
     with pytest.raises(ReluNmtError, match=r"crashed \(SIGSEGV\)"):
-        work.call_aside(crash, "x")
+        workers.call_aside(crash, "x")
 
 
 LEARNS_AFTER_TORCH = """
 import io, torch, sentencepiece  # which share a library of OpenMP in this order
-from relu_nmt.io.work import call_aside
+from relu_nmt.io.workers import call_aside
 
 def learn():
     model = io.BytesIO()
@@ -185,7 +183,7 @@ assert call_aside(learn, "learning") > 1000
 """
 
 
-@pytest.mark.skipif(not work.FORKS, reason="needs processes that fork")
+@pytest.mark.skipif(not workers.FORKS, reason="needs processes that fork")
 def test_sentencepiece_learns_aside_after_pytorch_used_threads():
     environment = {**os.environ, "OMP_NUM_THREADS": "2"}
     command = [sys.executable, "-c", LEARNS_AFTER_TORCH]
@@ -203,10 +201,10 @@ class OfTheParent:
             os._exit(1)
 
 
-@pytest.mark.skipif(not work.FORKS, reason="needs processes that fork")
+@pytest.mark.skipif(not workers.FORKS, reason="needs processes that fork")
 def test_workers_do_not_collect_objects_of_the_parent():
     OfTheParent()
-    assert work.call_aside(lambda: gc.collect() >= 0, "x")
+    assert workers.call_aside(lambda: gc.collect() >= 0, "x")
     gc.collect()
 
 
@@ -223,69 +221,3 @@ def wait_for(condition):
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
-
-
-def test_at_least_one_core_is_available():
-    assert available_cores() >= 1
-
-
-def test_plain_lines_without_a_terminal(capsys, monkeypatch):
-    monkeypatch.setattr(work, "SECONDS_BETWEEN_LINES", 0.0)
-    with work.progress_bar("count de", 4_000_000) as advance:
-        advance(1_000_000)
-        advance(3_000_000)
-    output = capsys.readouterr()
-    assert output.out == ""
-    lines = output.err.splitlines()
-    assert [line.split(" MB")[0] for line in lines] == [
-        "count de: 25% of 4.0",
-        "count de: 100% of 4.0",
-        "count de: 100% of 4.0",
-    ]
-
-
-def test_a_single_thing_has_no_plural(capsys):
-    for total, unit in ((1, "batches"), (1, "files"), (2, "batches")):
-        with work.progress_bar("read", total, unit):
-            pass
-    lines = [line.partition(",")[0] for line in capsys.readouterr().err.splitlines()]
-    assert lines == ["read: 0% of 1 batch", "read: 0% of 1 file", "read: 0% of 2 batches"]
-
-
-def test_a_bar_on_a_terminal_reaches_100_percent(capsys, monkeypatch):
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    with work.progress_bar("count de", 4_000_000) as advance:
-        advance(4_000_000)
-    assert "count de: 100%|" in capsys.readouterr().err
-
-
-def test_long_waiting_prints_a_line(monkeypatch):
-    monkeypatch.setattr(work, "SECONDS_UNTIL_WAITING", 0.02)
-    output = io.StringIO()
-    monkeypatch.setattr("sys.stderr", output)
-    with work.progress_bar("one line", 1, "lines", shows_waiting=True, only_if_slow=True):
-        wait_for(lambda: output.getvalue().count("\n") > 2)
-    lines = output.getvalue().splitlines()
-    assert len(lines) > 2 and all(line.startswith("one line: 0% of 1 line, ") for line in lines)
-
-
-def test_quick_work_may_print_nothing(capsys):
-    with work.progress_bar("one line", 1, "lines", only_if_slow=True) as advance:
-        advance(1)
-    assert capsys.readouterr().err == ""
-
-
-def test_hidden_progress_prints_no_waiting(capsys, monkeypatch):
-    monkeypatch.setattr(work, "SECONDS_UNTIL_WAITING", 0.02)
-    with work.hidden_progress(), work.progress_bar("one line", 1, "lines", shows_waiting=True):
-        time.sleep(0.1)
-    assert capsys.readouterr().err == ""
-
-
-def test_a_log_prints_the_lines_that_are_its_own(capsys, monkeypatch):
-    monkeypatch.setattr(work, "SECONDS_BETWEEN_LINES", 0.0)
-    lines = []
-    with work.progress_bar("preflight", 2, "steps", only_if_slow=True, say=lines.append) as advance:
-        advance(1)
-    assert [line.split(",")[0] for line in lines][:1] == ["preflight: 50% of 2 steps"]
-    assert capsys.readouterr().err == ""
