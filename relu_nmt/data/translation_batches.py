@@ -306,22 +306,36 @@ class TranslationBatches:
 
 
 class ShardedBatches:
-    """The batches of several data folders, one folder each epoch, in turn, as in fairseq."""
+    """The batches of several data folders, one folder each epoch, in turn, as in fairseq.
 
-    def __init__(self, folders: Sequence[str], make: Callable[[str], TranslationBatches]) -> None:
+    ``make`` returns the batches of a folder with the limits.
+    """
+
+    def __init__(
+        self,
+        folders: Sequence[str],
+        limits: BatchLimits,
+        make: Callable[[str, BatchLimits], TranslationBatches],
+    ) -> None:
         self._folders = folders
+        self._limits = limits
         self._make = make
         self._epoch = FIRST_EPOCH
         self.longest_group = 0  # in tokens, over all folders
         for folder in reversed(folders):
-            self.batches = make(folder)
+            self.batches = make(folder, limits)
             self.longest_group = max(self.longest_group, self.batches.longest_group)
+
+    def limit_tokens(self, max_tokens: int) -> None:
+        """Make batches of at most ``max_tokens``, also in further epochs."""
+        self._limits = replace(self._limits, max_tokens=max_tokens)
+        self.batches = self.batches.within(max_tokens)
 
     def begin_epoch(self, epoch: int) -> int:
         """Plan ``epoch`` (from 1) and return its number of batches."""
         folder = self._folders[(epoch - 1) % len(self._folders)]
         if folder != self._folders[(self._epoch - 1) % len(self._folders)]:
-            self.batches = self._make(folder)
+            self.batches = self._make(folder, self._limits)
         self._epoch = epoch
         return self.batches.begin_epoch(epoch)
 

@@ -25,7 +25,7 @@ from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.distributed import ProcessGroup
 from relu_nmt.training.precision import has_fast_bfloat16
 from relu_nmt.training.schedules import ScheduleConfig
-from relu_nmt.training.state import Components
+from relu_nmt.training.state import Learner
 from relu_nmt.training.update import Update
 
 RESERVED = 0.01  # share of a budget of time that is kept for the last checkpoint
@@ -141,7 +141,7 @@ def measured_pace(
     # Schedules that end with the training do not know its end yet.
     config = replace(config, schedule=ScheduleConfig(lr_scheduler="fixed"))
     wrapped = process.wrap(objective.train(), config.ddp_backend)
-    parts = Components(objective, config, process, wrapped)
+    learner = Learner(objective, config, process, wrapped)
     num_batches = source.begin_epoch(1)
     update_freq = config.update_freq_of(1)
     per_update = update_freq * process.world_size
@@ -157,8 +157,8 @@ def measured_pace(
             batches = [(source.load(index), 1) for index in chosen]
             start = time.monotonic()
             update = Update(number + 1, 1, lr=0.0, seed=number)
-            update.run(parts, batches)
-            update.read(parts)
+            update.run(learner, batches)
+            update.read(learner)
             if number >= UNTIMED_UPDATES:
                 seconds += time.monotonic() - start
                 num_timed += 1
@@ -166,7 +166,7 @@ def measured_pace(
                     break
     # Give every process the pace of the slowest process.
     slowest = max(process.gather(seconds / num_timed))
-    weights = sum(parameter.numel() for parameter in parts.model.parameters())
+    weights = sum(parameter.numel() for parameter in learner.model.parameters())
     validation_batches = sum(valid_source.begin_epoch(1) for valid_source in valid.values())
     return Pace(slowest, -(-num_batches // per_update), weights, validation_batches)
 

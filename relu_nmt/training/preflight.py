@@ -18,8 +18,8 @@ from relu_nmt.training.batches import Batch, TrainingData, naming_batch, shapes_
 from relu_nmt.training.distributed import ProcessGroup, is_sharded, local_part, whole_weights
 from relu_nmt.training.log import TrainingLog
 from relu_nmt.training.save_dir import CheckpointFolder
-from relu_nmt.training.state import Components, TrainingState
-from relu_nmt.training.validation import measure
+from relu_nmt.training.state import Learner, TrainingState
+from relu_nmt.training.validation import names_of_metrics
 
 BYTES_OF_GRADIENT = 4  # bytes of the gradient per parameter
 BYTES_OF_MOMENTS = 2 * 4  # bytes of Adam's moments per parameter
@@ -35,40 +35,40 @@ MOST_AUTO_TOKENS = {"cpu": 4096, "cuda": 65_536}
 
 
 def check_before_start(
-    parts: Components,
+    learner: Learner,
     data: TrainingData,
     log: TrainingLog,
     state: TrainingState,
     description: Mapping[str, Any],
 ) -> None:
     """Check folder, memory, scorer and metric now, so that errors do not come after hours."""
-    config = parts.config
-    is_first = parts.process.is_first
+    config = learner.config
+    is_first = learner.process.is_first
     folder = CheckpointFolder(config)
     metric = config.best_checkpoint_metric
     if is_first:
-        num_weights = sum(p.numel() for p in parts.model.parameters())
+        num_weights = sum(p.numel() for p in learner.model.parameters())
         folder.check(num_weights, config.optimizer.store_ema)
     with progress_bar(
         "preflight", 2, "steps", shows_waiting=True, only_if_slow=True, say=log.say
     ) as advance:
         if config.preflight:
             data.train.begin_epoch(state.epoch)
-            log.say(try_batch(parts, data.train.load(data.train.largest())))
+            log.say(try_batch(learner, data.train.load(data.train.largest())))
             # If the model is sharded, all processes are needed to gather its weights.
-            if not config.no_save and (is_first or is_sharded(parts.objective)):
-                with parts.snapshot(state, description) as checkpoint:
+            if not config.no_save and (is_first or is_sharded(learner.objective)):
+                with learner.snapshot(state, description) as checkpoint:
                     if is_first:
                         folder.try_out(checkpoint)
         advance(1)
         if not data.valid or config.disable_validation:
             return
         subset, source = next(iter(data.valid.items()))
-        names = list(measure(parts, source, largest_only=True))
+        names = names_of_metrics(learner, source)
     # Try the scorer, and look for the metric of the best checkpoint.
     if data.scorer is not None:
         names += data.scorer.signatures
-        with parts.evaluating(), whole_weights(parts.objective):
+        with learner.evaluating(), whole_weights(learner.objective):
             data.scorer.check(largest=config.preflight)
     if metric not in names:
         advice = "; bleu needs --eval-bleu" if metric == "bleu" else ""
@@ -100,37 +100,37 @@ def leaving_no_trace(model: nn.Module) -> Iterator[None]:
             model.load_state_dict({name: buffers[name] for name in stored}, strict=False)
 
 
-def try_batch(parts: Components, batch: Batch) -> str:
+def try_batch(learner: Learner, batch: Batch) -> str:
     """Go forward and backward with a batch. Return its time and memory in words."""
     start = time.monotonic()
-    peak = peak_of(parts, batch)
+    peak = peak_of(learner, batch)
     return (
         f"preflight: the largest batch ({shapes_of(batch)}) took {time.monotonic() - start:.2f} "
         f"seconds forward and backward; predicted peak memory: {peak / 1e9:.2f} GB"
     )
 
 
-def peak_of(parts: Components, batch: Batch) -> int:
+def peak_of(learner: Learner, batch: Batch) -> int:
     """Go forward and backward with a batch. Return the bytes that training with it takes."""
-    device = parts.process.device
+    device = learner.process.device
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    with leaving_no_trace(parts.objective), naming_batch(batch, "preflight"):
-        parts.loss(batch).loss.backward()
+    with leaving_no_trace(learner.objective), naming_batch(batch, "preflight"):
+        learner.loss(batch).loss.backward()
         # Read the peak of the GPU's tensors, or of this process on a CPU.
         peak = peak_resident_bytes()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
             peak = torch.cuda.max_memory_allocated(device)
         # Add the moments that the optimizer's first step will allocate.
-        if not parts.optimizer.state:
-            peak += BYTES_OF_MOMENTS * num_trained(parts)
+        if not learner.optimizer.state:
+            peak += BYTES_OF_MOMENTS * num_trained(learner)
     return peak
 
 
-def num_trained(parts: Components) -> int:
+def num_trained(learner: Learner) -> int:
     """Return the number of the weights that the optimizer of this process changes."""
-    return sum(local_part(parameter).numel() for parameter in parts.parameters)
+    return sum(local_part(parameter).numel() for parameter in learner.parameters)
 
 
 def memory_of(process: ProcessGroup) -> int:
@@ -170,42 +170,47 @@ def largest_that_fits(
 
 
 def fitting_tokens(
-    parts: Components,
+    learner: Learner,
     batch_of: Callable[[int], Batch],
     longest_group: int,
     share: int | None = None,
     stored: int | None = None,
 ) -> int:
     """Return ``--max-tokens auto``: the largest batch that fits, or an equal part of ``share``."""
-    process = parts.process
+    process = learner.process
     memory = memory_of(process)
 
     def share_of(size: int) -> float:
         try:
             # From the second batch of an update on, gradients take memory, too.
-            peak = peak_of(parts, batch_of(size)) + BYTES_OF_GRADIENT * num_trained(parts)
+            peak = peak_of(learner, batch_of(size)) + BYTES_OF_GRADIENT * num_trained(learner)
         except OutOfMemoryError:
             return max(process.gather(math.inf))
         return max(process.gather(peak / memory))
 
-    limit = MOST_AUTO_TOKENS[process.device.type]
-    limit_tried = stored or max(longest_group, min(share or limit, limit))
-    goal = 1.0 if stored else MEMORY_TO_FILL
-    largest = largest_that_fits(share_of, min(longest_group, limit_tried), limit_tried, goal)
     memory_text = f"of the {memory / 1e9:.1f} GB of memory here"
-    if stored and largest < stored:
-        raise ConfigError(
-            f"--max-tokens auto: the {stored:,} tokens of the checkpoint need more {memory_text}; "
-            f"go on with a number, as --max-tokens {largest or longest_group}, and more "
-            "--update-freq"
-        )
+    # Go on with the number of a checkpoint, for which all memory may be filled.
+    if stored:
+        largest = largest_that_fits(share_of, min(longest_group, stored), stored, goal=1.0)
+        if largest < stored:
+            raise ConfigError(
+                f"--max-tokens auto: the {stored:,} tokens of the checkpoint need more "
+                f"{memory_text}; go on with a number, as --max-tokens {largest or longest_group}, "
+                "and more --update-freq"
+            )
+        return stored
+    limit = MOST_AUTO_TOKENS[process.device.type]
+    if share:
+        limit = min(share, limit)
+    limit = max(longest_group, limit)
+    largest = largest_that_fits(share_of, longest_group, limit)
     if not largest:
         raise ConfigError(
             f"--max-tokens auto: the longest sentences, {longest_group:,} tokens, need more than "
             f"{MEMORY_TO_FILL:.0%} {memory_text}; take --checkpoint-activations or a smaller "
             "model, or give a number and leave them out with --skip-invalid-size-inputs"
         )
-    if stored or not share:
+    if not share:
         return largest
     # Divide the share among as few batches as possible, of equal sizes.
     num_batches = -(-share // largest)

@@ -65,6 +65,12 @@ class TrainingState:
         self.num_batches = num_batches
         return changed
 
+    def begin_next_epoch(self) -> None:
+        """Move to the beginning of the next epoch, which is not planned yet."""
+        self.epoch += 1
+        self.epoch_meters = Meters()
+        self.batch_offset = self.num_batches = 0
+
     def add_score(self, score: float, maximize: bool) -> bool:
         """Count a validation score. Return True if it is at least as good as the best so far."""
         best = self.best_score
@@ -163,11 +169,7 @@ def running_statistics(model: nn.Module) -> dict[str, Tensor]:
     return statistics
 
 
-StartWeights = Callable[[Checkpoint], Mapping[str, Tensor]]
-"""Returns the initial weights from a checkpoint, which may be of another model."""
-
-
-class Components:
+class Learner:
     """The module ``model`` of an objective, with its optimizer, schedule, precision and average."""
 
     def __init__(
@@ -288,17 +290,22 @@ class Components:
             yield Checkpoint(model, metadata, distributed.whole_tensors(training, is_first))
 
     def restore(
-        self, path: Path | None, say: Callable[[str], None], start: StartWeights | None = None
+        self,
+        path: Path | None,
+        say: Callable[[str], None],
+        initial_weights: Mapping[str, Tensor] | None = None,
     ) -> TrainingState:
-        """Restore the checkpoint ``path``, or begin with weights of ``start``. Return the state."""
+        """Restore the checkpoint ``path``, or begin with initial weights. Return the state.
+
+        The initial weights are by default those in the checkpoint of ``--finetune-from-model``.
+        """
         config = self.config
         advice = same_model_advice(config.fresh_start(goes_on=path is not None))
         # A fresh start, perhaps from the weights of another model.
         if path is None:
             origin = config.finetune_from_model
             if origin:
-                checkpoint = load_checkpoint(origin)
-                weights = start(checkpoint) if start else checkpoint.model_tensors
+                weights = initial_weights or load_checkpoint(origin).model_tensors
                 load_weights(self.model, weights, origin, advice=advice)
                 self.average.restart()
                 say(f"start from the weights of {origin}")

@@ -13,19 +13,55 @@ from relu_nmt.modules.objective import LossOutput
 from relu_nmt.training.batches import Batch, naming_batch
 from relu_nmt.training.distributed import ProcessGroup, exchanging, is_sharded
 from relu_nmt.training.log import Meters, add_metrics
-from relu_nmt.training.state import Components
+from relu_nmt.training.state import Learner
 
 SHOWN_IDS = 20
+FIRST = "is the first that is not finite"
 
 
-class Votes(NamedTuple):
-    """The votes of a process in an update, or the joint vote of all processes."""
+class StopCauses(NamedTuple):
+    """What may stop the training after an update, in one process or over all processes."""
 
-    has_signal: float  # above 0: a signal has come to a process
+    num_signals: float
     share_of_time: float  # used share of ``--stop-time-hours``, the mean over the processes
 
 
-NO_VOTES = Votes(0, 0)
+NO_CAUSES = StopCauses(0, 0)
+
+
+@dataclass
+class UpdateSums:
+    """Sums over the batches of an update, first in one process, then over all processes."""
+
+    causes: StopCauses
+    samples: float = 0.0
+    tokens: float = 0.0
+    sentences: float = 0.0
+    metrics: dict[str, tuple[Any, float]] = field(default_factory=dict)
+
+    def add(self, batch: Batch, weight: int, output: LossOutput) -> None:
+        """Add a batch. One of weight 0 only gives the names of the metrics."""
+        self.samples += weight * output.sample_size
+        self.tokens += weight * batch.num_tokens
+        self.sentences += weight * batch.num_sentences
+        metrics = all_metrics(output)
+        add_metrics(self.metrics, {n: (weight * t, weight * c) for n, (t, c) in metrics.items()})
+
+    def pack(self, device: torch.device) -> Tensor:
+        """Return the sums as one vector that begins with the samples, float64."""
+        options: dict[str, Any] = {"dtype": torch.float64, "device": device}
+        scalars = [self.samples, self.tokens, self.sentences, *self.causes]
+        numbers = [torch.tensor(scalars, **options)]
+        for total, count in self.metrics.values():
+            numbers.append(torch.stack([total.double(), torch.tensor(count, **options)]))
+        return torch.cat(numbers)
+
+    @classmethod
+    def unpack(cls, values: list[float], names: Sequence[str]) -> "UpdateSums":
+        """Return the sums that begin a list of packed values. ``names`` are those of metrics."""
+        samples, tokens, sentences, signals, share, *pairs = values
+        metrics = {name: (pairs[2 * i], pairs[2 * i + 1]) for i, name in enumerate(names)}
+        return cls(StopCauses(signals, share), samples, tokens, sentences, metrics)
 
 
 @dataclass
@@ -37,19 +73,19 @@ class Update:
     lr: float
     seed: int  # of the forward pass
     batches: Sequence[Batch] = ()  # of this process
-    names: Sequence[str] = ()  # of the metrics
-    # Float64 [6 + 2 * metrics + batches] on the device: the gradient's norm before clipping, sums
-    # over all processes (counts, votes, metrics), and the loss of each batch.
-    values: Tensor = field(default_factory=lambda: torch.empty(0))
+    metric_names: Sequence[str] = ()
+    # The gradient's norm before clipping, the packed sums over all processes, and the loss of each
+    # batch, float64 on the device.
+    vector: Tensor = field(default_factory=lambda: torch.empty(0))
     skipped: bool = False  # gradients overflowed and the optimizer made no step
     loss_scale: float | None = None
     telemetry: dict[str, float] = field(default_factory=dict)
 
     def run(
         self,
-        parts: Components,
+        learner: Learner,
         batches: Sequence[tuple[Batch, int]],
-        votes: Votes = NO_VOTES,
+        causes: StopCauses = NO_CAUSES,
         wants_telemetry: bool = False,
     ) -> None:
         """Make an update of the objective, which is in training mode.
@@ -58,71 +94,58 @@ class Update:
         ``wants_telemetry``: compute the telemetry of the first batch.
         """
         torch.manual_seed(self.seed)
-        parts.optimizer.zero_grad(set_to_none=True)
-        options: dict[str, Any] = {"dtype": torch.float64, "device": parts.process.device}
-        counts = [0.0, 0.0, 0.0]  # of samples, tokens and sentences
-        sums: dict[str, tuple[Any, float]] = {}
+        learner.optimizer.zero_grad(set_to_none=True)
+        sums = UpdateSums(causes)
         losses: list[Tensor] = []
         for number, (batch, weight) in enumerate(batches, 1):
             telemetry = wants_telemetry and number == 1
             # Processes exchange gradients once, with the last batch.
-            exchange = exchanging(parts.wrapped, exchange=number == len(batches))
+            exchange = exchanging(learner.wrapped, exchange=number == len(batches))
             with exchange, naming_batch(batch, f"update {self.num_updates}"):
-                with parts.autocast():
-                    on_device = batch.to(parts.process.device)
-                    output: LossOutput = parts.wrapped(on_device, telemetry=telemetry)
+                with learner.autocast():
+                    on_device = batch.to(learner.process.device)
+                    output: LossOutput = learner.wrapped(on_device, telemetry=telemetry)
                 # Scale for float16, and by the weight, 0 for a batch without effect.
-                parts.scaler.scale(output.loss * weight).backward()
+                learner.scaler.scale(output.loss * weight).backward()
+            sums.add(batch, weight, output)
             losses.append(output.loss.detach())
-            sizes = (output.sample_size, batch.num_tokens, batch.num_sentences)
-            for index, size in enumerate(sizes):
-                counts[index] += weight * size
-            # A batch of weight 0 only gives the names of the metrics.
-            metrics = all_metrics(output)
-            add_metrics(sums, {n: (weight * t, weight * c) for n, (t, c) in metrics.items()})
             self.telemetry = self.telemetry or output.telemetry
-        # Sum over the processes in one vector: [counts, votes, total and count of each metric].
-        parts.process.average(parts.statistics)
-        numbers = [torch.tensor([*counts, *votes], **options)]
-        for total, count in sums.values():
-            numbers.append(torch.stack([total.double(), torch.tensor(count, **options)]))
-        vector = parts.process.sum(torch.cat(numbers))
-        gradient_norm = parts.normalize_gradients(vector[0])
-        for group in parts.optimizer.param_groups:
+        # Add up the processes, and make the step.
+        learner.process.average(learner.statistics)
+        sums_of_all = learner.process.sum(sums.pack(learner.process.device))
+        gradient_norm = learner.normalize_gradients(sample_size=sums_of_all[0])
+        for group in learner.optimizer.param_groups:
             group["lr"] = self.lr * group["lr_scale"]
-        sums_of_all = torch.cat([gradient_norm.double().view(1), vector])
+        norm_and_sums = torch.cat([gradient_norm.double().view(1), sums_of_all])
         # Keep the result of the test on the device, so that the CPU need not wait.
-        finite = None if is_sharded(parts.objective) else sums_of_all.isfinite().all()
-        self.skipped = not parts.step(finite)
+        finite = None if is_sharded(learner.objective) else norm_and_sums.isfinite().all()
+        self.skipped = not learner.step(finite)
         # Keep the numbers unread, so that the next update can start at once.
-        self.values = torch.cat([sums_of_all, torch.stack(losses).double()])
-        self.names = list(sums)
+        self.vector = torch.cat([norm_and_sums, torch.stack(losses).double()])
+        self.metric_names = list(sums.metrics)
         self.batches = [batch for batch, _ in batches]
-        self.loss_scale = parts.loss_scale
+        self.loss_scale = learner.loss_scale
 
-    def read(self, parts: Components) -> tuple[Meters, Votes]:
-        """Wait for the sums over all processes. Return them and the joint vote."""
-        gradient_norm, _, tokens, sentences, signals, times, *pairs = self.values.tolist()
-        metrics: dict[str, tuple[float, float]] = {}
-        bad: list[str] = []  # metrics that are not finite
-        for index, name in enumerate(self.names):
-            total, count = pairs[2 * index : 2 * index + 2]
-            metrics[name] = (total, count)
-            if not math.isfinite(total):
-                bad.append(name)
-        if not self.skipped and (bad or not math.isfinite(gradient_norm)):
+    def read(self, learner: Learner) -> tuple[Meters, StopCauses]:
+        """Wait for the sums over all processes. Return them as meters and causes to stop."""
+        norm, *values = self.vector.tolist()
+        sums = UpdateSums.unpack(values, self.metric_names)
+        bad = [name for name, (total, _) in sums.metrics.items() if not math.isfinite(total)]
+        if not self.skipped and (bad or not math.isfinite(norm)):
             cause = "the gradient is"
             if bad:
                 cause = f"{' and '.join(bad)} became"
-            samples = _suspects(parts.process, self.batches, pairs[2 * len(self.names) :])
+            losses = values[-len(self.batches) :]
+            samples = _suspects(learner.process, self.batches, losses)
             raise TrainingError(
                 f"update {self.num_updates} (epoch {self.epoch}): {cause} not finite "
-                f"(gradient norm {gradient_norm:g}); samples {samples}. Lower --lr, lengthen "
+                f"(gradient norm {norm:g}); samples {samples}. Lower --lr, lengthen "
                 "--warmup-updates or set --clip-norm; earlier checkpoints are unharmed"
             )
-        clips = int(0 < parts.config.clip_norm < gradient_norm)
-        meters = Meters(metrics, tokens, sentences, 1, gradient_norm, clips)
-        return meters, Votes(signals, times / parts.process.world_size)
+        clips = int(0 < learner.config.clip_norm < norm)
+        meters = Meters(sums.metrics, sums.tokens, sums.sentences, 1, norm, clips)
+        share = sums.causes.share_of_time / learner.process.world_size
+        return meters, sums.causes._replace(share_of_time=share)
 
 
 def _suspects(process: ProcessGroup, batches: Sequence[Batch], losses: list[float]) -> str:
@@ -150,12 +173,12 @@ def all_metrics(output: LossOutput) -> Mapping[str, tuple[Tensor, float]]:
     return {"loss": (output.loss.detach(), float(output.sample_size)), **output.metrics}
 
 
-def first_not_finite(parts: Components, batches: Sequence[Batch]) -> str | None:
-    """Return the first weight, output or gradient of an update that is not finite, or None."""
-    objective = parts.objective
+def describe_first_not_finite(learner: Learner, batches: Sequence[Batch]) -> str | None:
+    """Describe the first weight, output or gradient of an update that is not finite, if any is."""
+    objective = learner.objective
     for name, parameter in objective.named_parameters():
         if not _is_finite(parameter):
-            return f"the weight {name}, from before, is the first"
+            return f"the weight {name}, from before, {FIRST}"
     names: dict[nn.Module, str] = {module: name for name, module in objective.named_modules()}
     order: list[str] = []  # modules in the order of their forward passes
     bad: list[str] = []  # modules with bad outputs, in this order
@@ -171,10 +194,10 @@ def first_not_finite(parts: Components, batches: Sequence[Batch]) -> str | None:
     try:
         for batch in batches:
             bad.clear()
-            loss = parts.loss(batch).loss
+            loss = learner.loss(batch).loss
             # Name the module that finished first with a bad output.
             if not _is_finite(loss):
-                return f"the output of {bad[0]} is the first" if bad else "the loss is the first"
+                return f"the output of {bad[0]} {FIRST}" if bad else f"the loss {FIRST}"
             loss.backward()
             broken = []
             for name, parameter in objective.named_parameters():
@@ -184,7 +207,7 @@ def first_not_finite(parts: Components, batches: Sequence[Batch]) -> str | None:
                 # Name the broken parameter whose module came last in the forward pass.
                 last_pass = {name: index for index, name in enumerate(order)}
                 first = max(broken, key=lambda name: last_pass.get(name.rpartition(".")[0], -1))
-                return f"the gradient of {first} is the first"
+                return f"the gradient of {first} {FIRST}"
     finally:
         for hook in hooks:
             hook.remove()

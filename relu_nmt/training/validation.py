@@ -14,7 +14,7 @@ from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.distributed import is_sharded, whole_weights
 from relu_nmt.training.log import TrainingLog, add_metrics, metric_averages
 from relu_nmt.training.save_dir import CurveEntry, TrainingResult, entry
-from relu_nmt.training.state import Components, TrainingState
+from relu_nmt.training.state import Learner, TrainingState
 from relu_nmt.training.update import all_metrics
 
 PRINTED_AS_ZERO = 0.005  # scores below it are printed as 0.00
@@ -26,24 +26,26 @@ PATIENCE_ADVICE = "; --patience counts such scores: consider --best-checkpoint-m
 
 
 def validate(
-    parts: Components,
+    learner: Learner,
     data: TrainingData,
     log: TrainingLog,
     state: TrainingState,
     result: TrainingResult,
 ) -> float:
     """Validate on all sets, log the scores, and return the one that picks the best checkpoint."""
-    config = parts.config
-    score = math.nan
+    config = learner.config
     metric = config.best_checkpoint_metric
+    score = math.nan
+    first = next(iter(data.valid), None)
     try:
-        scorer = data.scorer
-        for number, (subset, source) in enumerate(data.valid.items()):
+        for subset, source in data.valid.items():
+            # Only the first set has a scorer, and decides.
+            scorer = data.scorer if subset == first else None
             log.say(f"begin validation on '{subset}' subset", subset)
-            stats = measure(parts, source, scorer, say=log.say)
+            stats = measure(learner, source, scorer, say=log.say)
             stats["num_updates"] = state.num_updates
-            # Show the best score so far beside the score of the first set, which decides.
-            if number == 0 and metric in stats:
+            # Show the best score so far beside the new one.
+            if subset == first and metric in stats:
                 score = stats[metric]
                 scores = [score]
                 if state.best_score is not None:
@@ -53,20 +55,11 @@ def validate(
             log.validation(state.epoch, subset, stats)
             validations = result.valid.setdefault(subset, [])
             validations.append(entry(state.epoch, stats))
-            if scorer is None:
-                continue
-            for name, signature in scorer.signatures.items():
-                if signature:
-                    validations[-1][f"{name}_signature"] = signature
-                # Warn of scores that stay 0 while the loss falls.
-                losses = loss_without_score(validations, name)
-                if losses is not None:
-                    fall = f"from {losses[0]:.3f} to {losses[1]:.3f}"
-                    advice = ADVICE.get(name, "is it the right metric?")
-                    if name == metric and config.patience > 0:
-                        advice += PATIENCE_ADVICE
-                    log.warn_once(name, f"{name} stays 0 while the loss falls {fall}; {advice}")
-            scorer = None  # further sets have no scorer
+            if scorer is not None:
+                for name, signature in scorer.signatures.items():
+                    if signature:
+                        validations[-1][f"{name}_signature"] = signature
+                    _warn_of_stuck_score(name, validations, config, log)
     except DataError:
         # A resumed training validates again.
         state.interrupted = True
@@ -77,7 +70,7 @@ def validate(
     return score
 
 
-def patience_is_over(
+def reason_of_patience(
     config: TrainerConfig, state: TrainingState, result: TrainingResult
 ) -> str | None:
     """Return the reason to stop if ``--patience`` validations brought no better score."""
@@ -86,61 +79,69 @@ def patience_is_over(
     metric = config.best_checkpoint_metric
     reason = f"no better {metric} in {config.patience} validations (--patience)"
     validations = result.valid.get(state.best_subset or "", [])
-    if config.maximize and loss_without_score(validations, metric):
+    if config.maximize and losses_of_stuck_score(validations, metric):
         reason += f"; {metric} stayed 0 while the loss fell, so the model may still learn"
     return reason
 
 
 def measure(
-    parts: Components,
+    learner: Learner,
     source: BatchSource,
     scorer: Scorer | None = None,
-    largest_only: bool = False,
     say: Callable[[str], object] = str,
 ) -> dict[str, float]:
-    """Return the metrics of a set or of its largest batch, losses in bits, over all processes.
+    """Return the metrics of a set, losses in bits, over all processes.
 
     ``say`` prints the progress of a slow validation. By default nothing is printed.
     """
     count = source.begin_epoch(1)
-    rank = parts.process.rank
-    world_size = parts.process.world_size
+    rank = learner.process.rank
+    world_size = learner.process.world_size
+    sharded = is_sharded(learner.objective)
     indices = list(range(rank, count, world_size))
-    if is_sharded(parts.objective) and len(indices) < -(-count // world_size):
+    num_counted = len(indices)
+    if sharded and num_counted < -(-count // world_size):
         indices.append(0)  # other processes need this one's weights. The batch does not count
-    if largest_only:
-        indices = [source.largest(), *indices]  # the first one that is not empty counts
     sums: dict[str, tuple[Tensor, float]] = {}
-    with parts.evaluating(), parts.average.applied(), torch.no_grad():
-        pinned = parts.process.device.type == "cuda"
-        workers = 0 if largest_only else parts.config.num_workers
-        batches = load_ahead(source.load, indices, workers, pinned)
+    with learner.evaluating(), learner.average.applied(), torch.no_grad():
+        pinned = learner.process.device.type == "cuda"
+        batches = load_ahead(source.load, indices, learner.config.num_workers, pinned)
         slow = progress_bar("validation", len(indices), "batches", only_if_slow=True, say=say)
         with slow as advance:
-            for index, batch in enumerate(batches):
+            for number, batch in enumerate(batches):
                 advance(1)
-                if batch.num_sentences == 0 and not is_sharded(parts.objective):
+                if batch.num_sentences == 0 and not sharded:
                     continue
                 with naming_batch(batch, "validation"):
-                    output = parts.loss(batch)
-                # Leave out the batch that only keeps processes in step.
-                if not largest_only and rank + index * world_size >= count:
-                    continue
-                metrics = all_metrics(output)
-                # The totals stay on the device, so that a GPU need not wait for each batch.
-                add_metrics(sums, {name: (t.double(), n) for name, (t, n) in metrics.items()})
-                if largest_only:
-                    break
+                    output = learner.loss(batch)
+                if number < num_counted:
+                    # The totals stay on the device, so that a GPU need not wait for each batch.
+                    metrics = all_metrics(output)
+                    add_metrics(sums, {name: (t.double(), n) for name, (t, n) in metrics.items()})
         # Add up the processes, and score translations.
         of_all: dict[str, tuple[float, float]] = {}
         metrics_here = {name: (float(total), n) for name, (total, n) in sums.items()}
-        for process_metrics in parts.process.gather(metrics_here):
+        for process_metrics in learner.process.gather(metrics_here):
             add_metrics(of_all, process_metrics)
         averages = metric_averages(of_all)
         if scorer is not None:
-            with whole_weights(parts.objective):
+            with whole_weights(learner.objective):
                 averages |= scorer.score()
     return averages
+
+
+def names_of_metrics(learner: Learner, source: BatchSource) -> list[str]:
+    """Return the names of the metrics of a set's largest batch, or of the next one with data."""
+    count = source.begin_epoch(1)
+    with learner.evaluating(), learner.average.applied(), torch.no_grad():
+        for index in (source.largest(), *range(count)):
+            batch = source.load(index)
+            if batch.num_sentences:
+                with naming_batch(batch, "validation"):
+                    metrics = all_metrics(learner.loss(batch))
+                sums = {name: (float(total), n) for name, (total, n) in metrics.items()}
+                return list(metric_averages(sums))
+    return []
 
 
 def forget_other_measure(
@@ -176,7 +177,21 @@ def forget_other_measure(
         state.bad_validations = 0
 
 
-def loss_without_score(
+def _warn_of_stuck_score(
+    name: str, validations: Sequence[CurveEntry], config: TrainerConfig, log: TrainingLog
+) -> None:
+    """Warn of a score that stays 0 while the loss falls."""
+    losses = losses_of_stuck_score(validations, name)
+    if losses is None:
+        return
+    fall = f"from {losses[0]:.3f} to {losses[1]:.3f}"
+    advice = ADVICE.get(name, "is it the right metric?")
+    if name == config.best_checkpoint_metric and config.patience > 0:
+        advice += PATIENCE_ADVICE
+    log.warn_once(name, f"{name} stays 0 while the loss falls {fall}; {advice}")
+
+
+def losses_of_stuck_score(
     validations: Sequence[CurveEntry], metric: str
 ) -> tuple[float, float] | None:
     """Return the first and last loss if the loss falls while a score stays 0 in two validations."""

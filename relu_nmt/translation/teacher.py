@@ -33,6 +33,7 @@ from relu_nmt.config import split_paths
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.translation_batches import TranslationBatch
 from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.modules.config import AttentionRegularizerConfig
 from relu_nmt.modules.multihead import MultiheadAttention
 from relu_nmt.modules.objective import LossOutput
 from relu_nmt.translation.base import TranslationModel
@@ -53,9 +54,16 @@ class TaughtObjective(TranslationObjective):
     """The translation loss, to which training adds the distance from the mean of the teachers."""
 
     def __init__(
-        self, teachers: Sequence[TranslationModel], config: TeacherConfig, *arguments: Any
+        self,
+        teachers: Sequence[TranslationModel],
+        config: TeacherConfig,
+        model: TranslationModel,
+        label_smoothing: float,
+        regularizer: AttentionRegularizerConfig,
+        report_accuracy: bool = False,
+        alignment_lambda: float = 0.0,
     ) -> None:
-        super().__init__(*arguments)
+        super().__init__(model, label_smoothing, regularizer, report_accuracy, alignment_lambda)
         self.config = config
         # Keep the teachers in a plain list, so that their weights do not learn.
         self._teachers = [model.eval().requires_grad_(False) for model in teachers]

@@ -276,7 +276,7 @@ def test_after_each_update_teacher_center_and_decay_are_as_in_the_paper(dino):
         updates.append((students, model.centre.clone(), decays))
         means.append(outputs())
 
-    trainer.parts.optimizer.register_step_post_hook(look)
+    trainer.learner.optimizer.register_step_post_hook(look)
     trainer.train()
     for number, (students, center_now, decays) in enumerate(updates):
         wave = math.cos(math.pi * number / epochs)

@@ -176,10 +176,10 @@ def test_a_trial_takes_a_small_share_of_the_time(data, tmp_path, monkeypatch):
     trials = []
 
     class Slow(budget.Update):
-        def run(self, parts, batches):
+        def run(self, learner, batches):
             trials.append(self.num_updates)
             time.sleep(0.1)
-            super().run(parts, batches)
+            super().run(learner, batches)
 
     monkeypatch.setattr(budget, "TIMED_UPDATES", 8)
     monkeypatch.setattr(budget, "Update", Slow)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from relu_nmt.config.shared import BatchLimits
@@ -19,43 +20,40 @@ from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.task import TranslationTask
 
 
-@dataclass
+@dataclass(frozen=True)
 class Corpora:
     """Opens training and validation data, and prints their sizes with ``say``."""
 
-    # The flags. A new value holds for all batches that are opened afterwards.
-    settings: TranslationTrainingSettings
+    settings: TranslationTrainingSettings  # the limits of batches are given beside them
     task: TranslationTask  # of the first of the data folders
     folders: Sequence[str]  # one a shard
     # The model that learns, and its teachers. Batches have only sentences that all can read.
     models: Sequence[TranslationModel]
     say: Callable[[str], None]
 
-    def __post_init__(self) -> None:
-        self.longest = longest_of(self.settings.model, self.models)
-        self.longest_sentences = (
-            least_limit(model.most_tokens("source", True) for model in self.models),
-            least_limit(model.most_tokens("target", True) for model in self.models),
-        )
+    @cached_property
+    def longest(self) -> Longest:
+        """The longest source and target that all models can take."""
+        return longest_of(self.settings.model, self.models)
 
-    def training_batches(self, folder: str) -> TranslationBatches:
+    def training_batches(self, folder: str, limits: BatchLimits) -> TranslationBatches:
         """Return shuffled batches of the training split of a data folder."""
         settings = self.settings
-        batching = settings.batching
         lengths = settings.documents.training_lengths
         split = self._training_split(folder)
         # Refuse sentences that fit into no batch, if single sentences are trained on.
-        if not batching.skip_invalid_size_inputs and (not lengths or SINGLE_SENTENCES in lengths):
-            split.refuse_too_long(batching.max_tokens)
+        has_sentences = not lengths or SINGLE_SENTENCES in lengths
+        if has_sentences and not settings.batching.skip_invalid_size_inputs:
+            split.refuse_too_long(limits.max_tokens)
         return self._batches_of(
             split,
-            batching.training_limits,
+            limits,
             lengths,
             seed=settings.trainer.seed,
             weights=settings.corpus_weights,
         )
 
-    def validation_batches(self) -> dict[str, TranslationBatches]:
+    def validation_batches(self, limits: BatchLimits) -> dict[str, TranslationBatches]:
         """Return batches of each validation split: of groups if the training is on documents."""
         settings = self.settings
         batches: dict[str, TranslationBatches] = {}
@@ -66,7 +64,6 @@ class Corpora:
             lengths = (settings.documents.validation_length,)
         for name in settings.valid_subset.split(","):
             corpus = self._checked([self.task.load_split(name, settings.load_alignments)])
-            limits = settings.batching.validation_limits
             batches[name] = self._batches_of(self._prepared(corpus), limits, lengths)
         return batches
 
@@ -79,6 +76,10 @@ class Corpora:
         weights: Sequence[float] = (),
     ) -> TranslationBatches:
         """Return the batches of a split, and print the lengths of their groups."""
+        longest_sentences = (
+            least_limit(model.most_tokens("source", True) for model in self.models),
+            least_limit(model.most_tokens("target", True) for model in self.models),
+        )
         batches = TranslationBatches(
             split,
             limits,
@@ -86,7 +87,7 @@ class Corpora:
             seed,
             self.settings.batching.skip_invalid_size_inputs,
             self.longest,
-            self.longest_sentences,
+            longest_sentences,
             weights,
         )
         descriptions = batches.describe_lengths()

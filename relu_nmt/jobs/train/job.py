@@ -22,13 +22,18 @@ from relu_nmt.jobs.train.settings import TranslationTrainingSettings as Settings
 from relu_nmt.jobs.train.settings import detokenizer_settings, search_settings
 from relu_nmt.jobs.training import TrainingRun, training_run
 from relu_nmt.training.batches import TrainingData
-from relu_nmt.training.checkpoint import Checkpoint, load_weights, read_metadata, same_model_advice
+from relu_nmt.training.checkpoint import (
+    load_checkpoint,
+    load_weights,
+    read_metadata,
+    same_model_advice,
+)
 from relu_nmt.training.config import FULLY_SHARDED
 from relu_nmt.training.distributed import ProcessGroup
 from relu_nmt.training.precision import stated_dtype
 from relu_nmt.training.preflight import fitting_tokens
 from relu_nmt.training.save_dir import TrainingResult
-from relu_nmt.training.state import Components
+from relu_nmt.training.state import Learner
 from relu_nmt.training.trainer import Trainer
 from relu_nmt.translation import calibration
 from relu_nmt.translation.agreement import LIKE, WITH_SEPARATOR, compare_with_data
@@ -68,11 +73,10 @@ def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
                 training.say(f"note: {note}")
         teachers = load_teachers(settings, task, training.process, training.say)
         objective = new_objective(settings, model, teachers)
-        # Open the batches. The numbers of --max-tokens auto and --update-tokens depend on them.
+        # Open the batches, and complete the settings by their size.
         corpora = Corpora(settings, task, folders, [model, *teachers], training.say)
-        train = training_batches(corpora, objective, training)
-        settings = corpora.settings
-        valid = corpora.validation_batches()
+        train, settings = sized_batches(settings, corpora, objective, training)
+        valid = corpora.validation_batches(settings.batching.validation_limits)
         if training.process.is_first and not settings.trainer.no_save:
             corpora.write_lengths([train.batches, *valid.values()])
         scorer = None
@@ -81,6 +85,10 @@ def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
             scorer = bleu_scorer(settings, task, model, first, corpora.longest[0], training)
         # Train.
         training.complete(settings, settings.trainer)
+        training.say_start(
+            f"max tokens per device = {settings.batching.max_tokens} and max sentences per "
+            f"device = {settings.batching.batch_size}"
+        )
         trainer = Trainer(
             objective,
             TrainingData(train, valid, scorer),
@@ -88,11 +96,7 @@ def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
             training.metadata(task.to_state()),
             training.process,
             training.log,
-            start=partial(initial_weights, settings, task, model, train.batches, training),
-        )
-        training.say_start(
-            f"max tokens per device = {settings.batching.max_tokens} and max sentences per "
-            f"device = {settings.batching.batch_size}"
+            initial_weights(settings, task, model, train.batches, training),
         )
         return trainer.train()
 
@@ -108,13 +112,17 @@ def pace_of(
     teachers: list[TranslationModel] = []
     if not settings.teacher.teacher_attention_weight:
         settings = replace(settings, teacher=replace(settings.teacher, teacher_cache=None))
-        teachers = load_teachers(settings, task, training.process, say=lambda text: None)
+        teachers = load_teachers(settings, task, training.process, say=be_silent)
     objective = new_objective(settings, model, teachers)
-    corpora = Corpora(settings, task, folders[:1], [model, *teachers], say=lambda text: None)
-    train = training_batches(corpora, objective, training)
-    valid = corpora.validation_batches()
-    pace = measured_pace(objective, train, valid, corpora.settings.trainer, training.process)
+    corpora = Corpora(settings, task, folders[:1], [model, *teachers], say=be_silent)
+    train, settings = sized_batches(settings, corpora, objective, training)
+    valid = corpora.validation_batches(settings.batching.validation_limits)
+    pace = measured_pace(objective, train, valid, settings.trainer, training.process)
     return replace(pace, samples=len(train.batches.split))
+
+
+def be_silent(text: str) -> None:
+    """Print nothing about a trial."""
 
 
 def open_task(
@@ -199,33 +207,43 @@ def new_objective(
     alignment_lambda = 0.0
     if settings.load_alignments:
         alignment_lambda = settings.alignment_lambda
-    make: type[TranslationObjective] | partial[TaughtObjective] = TranslationObjective
-    if teachers:
-        make = partial(TaughtObjective, teachers, settings.teacher)
-    return make(
-        model, settings.smoothing, settings.regularizer, settings.report_accuracy, alignment_lambda
+    if not teachers:
+        return TranslationObjective(
+            model,
+            settings.smoothing,
+            settings.regularizer,
+            settings.report_accuracy,
+            alignment_lambda,
+        )
+    return TaughtObjective(
+        teachers,
+        settings.teacher,
+        model,
+        settings.smoothing,
+        settings.regularizer,
+        settings.report_accuracy,
+        alignment_lambda,
     )
 
 
-def training_batches(
-    corpora: Corpora, objective: nn.Module, training: TrainingRun
-) -> ShardedBatches:
-    """Return the batches of the training, and give the settings of ``corpora`` their numbers.
+def sized_batches(
+    settings: Settings, corpora: Corpora, objective: nn.Module, training: TrainingRun
+) -> tuple[ShardedBatches, Settings]:
+    """Return the batches of the training, and the settings that depend on them.
 
     These are the numbers of ``--max-tokens auto`` and of ``--update-tokens``.
     """
-    tokens = corpora.settings.batching.max_tokens
+    batching = settings.batching
+    trainer = settings.trainer
+    tokens = batching.max_tokens
     is_auto = tokens == AUTO_TOKENS
     # Go on with the number of the checkpoint.
     stored: int | None = None
     if is_auto and training.goes_on and training.checkpoint is not None:
         arguments = read_metadata(training.checkpoint).get("args", {})
         stored = arguments.get("batching", {}).get("max_tokens")
-        batching = replace(corpora.settings.batching, max_tokens=stored or tokens)
-        corpora.settings = replace(corpora.settings, batching=batching)
-    train = ShardedBatches(corpora.folders, corpora.training_batches)
-    settings = corpora.settings
-    trainer = settings.trainer
+    limits = replace(batching.training_limits, max_tokens=stored or tokens)
+    train = ShardedBatches(corpora.folders, limits, corpora.training_batches)
     notes: list[str] = []
     if is_auto:
         tokens = stored
@@ -235,20 +253,19 @@ def training_batches(
         if stored:
             note += f", as in {training.checkpoint}"
         notes.append(note)
-    if settings.batching.update_tokens:
+    if batching.update_tokens:
         assert tokens is not None, "--update-tokens needs --max-tokens"
         # Take the number of batches whose tokens come closest.
         together = tokens * training.process.world_size
-        count = max(1, round(settings.batching.update_tokens / together))
+        count = max(1, round(batching.update_tokens / together))
         trainer = replace(trainer, update_freq=(count,))
         notes.append(f"--update-freq {count} for updates of {count * together:,} tokens")
     if notes:
         corpora.say("; ".join(notes))
-    batching = replace(settings.batching, max_tokens=tokens, update_tokens=None)
-    corpora.settings = replace(settings, batching=batching, trainer=trainer)
     if tokens is not None:
-        train.batches = train.batches.within(tokens)
-    return train
+        train.limit_tokens(tokens)
+    batching = replace(batching, max_tokens=tokens, update_tokens=None)
+    return train, replace(settings, batching=batching, trainer=trainer)
 
 
 def tokens_in_memory(
@@ -264,12 +281,12 @@ def tokens_in_memory(
     # Move the model, or this process's part of it, to the device as the trainer does.
     if trainer.ddp_backend == FULLY_SHARDED:
         process.wrap(objective, FULLY_SHARDED)
-    parts = Components(objective.to(process.device).train(), trainer, process)
+    learner = Learner(objective.to(process.device).train(), trainer, process)
     share = None
     if settings.batching.update_tokens:
         share = -(-settings.batching.update_tokens // process.world_size)
     longest = max(train.longest_group, settings.documents.longest_in_training)
-    tokens = fitting_tokens(parts, train.batches.largest_within, longest, share, stored)
+    tokens = fitting_tokens(learner, train.batches.largest_within, longest, share, stored)
     if isinstance(objective, TaughtObjective):
         objective.forget_largest()
     return tokens
@@ -318,20 +335,24 @@ def initial_weights(
     model: TranslationModel,
     batches: TranslationBatches,
     training: TrainingRun,
-    checkpoint: Checkpoint,
-) -> Mapping[str, Tensor]:
-    """Return initial weights from another model, calibrated where attentions differ."""
+) -> Mapping[str, Tensor] | None:
+    """Return the initial weights from another model, calibrated where attentions differ.
+
+    None if there is no other model, or if the training goes on.
+    """
+    path = training.checkpoint
+    if path is None or training.goes_on:
+        return None
+    checkpoint = load_checkpoint(path)
     weights = start_weights(model, checkpoint)
     slots = calibration.changed_slots(checkpoint.metadata.get("model_config", {}), settings.model)
     if not slots:
         return weights
-
     # Calibrate a copy on the CPU, since the model itself may be sharded.
     copy = training.new_model(lambda: build_model(settings.model, task))
     use_backend(copy, "auto")  # the named back end may need a GPU
     weights = calibration.fit_mechanisms(copy, weights, slots)
-    origin = settings.trainer.finetune_from_model or ""
-    load_weights(copy, weights, origin, advice=same_model_advice(training.fresh_start))
+    load_weights(copy, weights, path, advice=same_model_advice(training.fresh_start))
     measured = None
     if training.process.is_first:
         measured = calibration.calibrate(copy, batches.sample(calibration.SAMPLE_TOKENS), slots)

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from relu_nmt.config import flag_of, shown, split_paths, to_dict
 from relu_nmt.config.classes import flat
@@ -17,7 +18,7 @@ from relu_nmt.jobs.vision_evaluate.job import check_images
 from relu_nmt.jobs.vision_train.settings import RECIPES, VisionScheduleConfig, VisionTrainerConfig
 from relu_nmt.jobs.vision_train.settings import ImageTrainingSettings as Settings
 from relu_nmt.training.batches import TrainingData
-from relu_nmt.training.checkpoint import read_metadata
+from relu_nmt.training.checkpoint import load_checkpoint, read_metadata
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.save_dir import TrainingResult
 from relu_nmt.training.trainer import Trainer
@@ -78,6 +79,7 @@ def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
         )
         task = loading.describe_task(train_set.classes, settings.preprocessing, settings.criterion)
         training.complete(settings, config)
+        training.say_start(f"images per device = {settings.batch_size}")
         trainer = Trainer(
             objective,
             TrainingData(train, valid),
@@ -85,12 +87,19 @@ def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
             training.metadata(task),
             training.process,
             training.log,
-            start=lambda checkpoint: loading.start_weights(
-                model, checkpoint, train_set.classes, training.say
-            ),
+            initial_weights(model, train_set, training),
         )
-        training.say_start(f"images per device = {settings.batch_size}")
         return trainer.train()
+
+
+def initial_weights(
+    model: VisionModel, images: ImageSet, training: TrainingRun
+) -> Mapping[str, Tensor] | None:
+    """Return the initial weights from another model. None if there is none, or training goes on."""
+    path = training.checkpoint
+    if path is None or training.goes_on:
+        return None
+    return loading.start_weights(model, load_checkpoint(path), images.classes, training.say)
 
 
 def choose_dtype(

@@ -20,7 +20,7 @@ from relu_nmt.training import preflight as memory
 from relu_nmt.training.batches import batches_of_process, load_ahead
 from relu_nmt.training.distributed import ProcessGroup
 from relu_nmt.training.preflight import fitting_tokens, largest_that_fits, leaving_no_trace
-from relu_nmt.training.state import Components
+from relu_nmt.training.state import Learner
 from tests.ranks import run_ranks
 from tests.tiny import gradients
 from tests.unit.training.toy import Toy, ToyModel, ToyObjective, ToySource
@@ -145,7 +145,7 @@ def sized(monkeypatch):
 
     def make(memory_bytes):
         monkeypatch.setattr(memory, "memory_of", lambda process: memory_bytes)
-        monkeypatch.setattr(memory, "peak_of", lambda parts, batch: 10 * batch)
+        monkeypatch.setattr(memory, "peak_of", lambda learner, batch: 10 * batch)
 
     return make
 
@@ -154,7 +154,7 @@ def fitting(folder, process=None, **options):
     config = Toy(folder).trainer().config
     process = process or ProcessGroup(0, 1, CPU)
     arguments = {"batch_of": lambda tokens: tokens, "longest_group": 20, **options}
-    return fitting_tokens(Components(ToyObjective(ToyModel()), config, process), **arguments)
+    return fitting_tokens(Learner(ToyObjective(ToyModel()), config, process), **arguments)
 
 
 def test_the_batch_fills_the_memory_up_to_the_limit_of_the_device(tmp_path, sized):
@@ -173,16 +173,16 @@ def test_gradients_and_memory_that_runs_out_count(tmp_path, sized, monkeypatch):
     sized(30_000)
     without = fitting(tmp_path)
     # A model of more weights, whose gradients take a part of the memory.
-    monkeypatch.setattr(memory, "num_trained", lambda parts: 2000)
+    monkeypatch.setattr(memory, "num_trained", lambda learner: 2000)
     assert fitting(tmp_path) < without - 600
 
-    def fails(parts, batch):
+    def fails(learner, batch):
         if batch > 600:
             raise OutOfMemoryError("update: out of memory")
         return 0
 
     monkeypatch.setattr(memory, "peak_of", fails)
-    monkeypatch.setattr(memory, "num_trained", lambda parts: 0)
+    monkeypatch.setattr(memory, "num_trained", lambda learner: 0)
     assert fitting(tmp_path) == 256
 
 
@@ -207,7 +207,7 @@ def test_a_stored_number_is_kept_or_refused(tmp_path, sized):
 def test_all_processes_take_what_fits_the_smallest(quick_python, tmp_path):
     def work(process):
         memory.memory_of = lambda process: 30_000 if process.rank else 60_000
-        memory.peak_of = lambda parts, batch: 10 * batch
+        memory.peak_of = lambda learner, batch: 10 * batch
         num_tokens = fitting(tmp_path / str(process.rank), process)
         assert 2000 < num_tokens <= 2400, num_tokens
 
@@ -232,12 +232,12 @@ def test_the_memory_of_a_gpu_is_free_or_reserved(monkeypatch):
 def test_a_larger_batch_takes_more_memory(tmp_path):
     """The peak is from the batch, not from the process's past."""
     torch.ones(100_000_000).sum()
-    parts = Toy(tmp_path).trainer().parts
+    learner = Toy(tmp_path).trainer().learner
     rows = 4_000_000
     small = ToySource().load(0)
     large = type(small)(torch.arange(rows), torch.randn(rows, 4), torch.randn(rows, 1))
     peaks = []
     for batch in (small, large):
-        memory.memory_of(parts.process)
-        peaks.append(memory.peak_of(parts, batch))
+        memory.memory_of(learner.process)
+        peaks.append(memory.peak_of(learner, batch))
     assert peaks[1] > peaks[0] + 200e6

@@ -123,11 +123,11 @@ def sharded(process, folder):
         for event in profiled.key_averages():
             if event.key.startswith("c10d::"):
                 calls[backend, event.key.removeprefix("c10d::")] = event.count
-    model = trainer.parts.model
-    state = trainer.parts.optimizer.state
+    model = trainer.learner.model
+    state = trainer.learner.optimizer.state
     calls["parts"] = sum(p.to_local().numel() for p in model.parameters())
     calls["held"] = sum(state[p]["exp_avg"].to_local().numel() for p in model.parameters())
-    with whole_weights(trainer.parts.objective):
+    with whole_weights(trainer.learner.objective):
         calls["whole"] = sum(p.numel() for p in model.parameters() if not hasattr(p, "placements"))
     for name, epochs in (("whole", (2,)), ("resumed", (1, 2))):
         for last in epochs:

@@ -47,7 +47,7 @@ def test_the_file_agrees_with_the_log_and_with_what_is_returned(tmp_path, capsys
     assert (result["epoch"], result["num_updates"], result["signal"]) == (3, 21, None)
     assert "--max-epoch" in result["ended"]
     assert result["settings"] == {"lr": 0.05}
-    assert result["parameters"] == num_parameters(toy.trainer().parts.model)
+    assert result["parameters"] == num_parameters(toy.trainer().learner.model)
     assert result["memory"]["resident_bytes"] > 1e6
     assert result["format"] == 1
     assert result["tokens_per_second"] > result["updates_per_second"] > 0

@@ -72,14 +72,14 @@ def test_validation_uses_the_average_and_gives_the_weights_back(tmp_path, capsys
     trainer = toy.trainer()
     trainer.train()
     stored = tensors(tmp_path)
-    live = trainer.parts.model.state_dict()
+    live = trainer.learner.model.state_dict()
     assert torch.equal(live["output.weight"], stored["train.model.output.weight"])
     assert not torch.equal(live["output.weight"], stored["output.weight"])
     reported = values(json_lines(capsys.readouterr().out), "valid_loss")[-1]
-    model = trainer.parts.model
+    model = trainer.learner.model
     model.load_state_dict({name: stored[name] for name in model.state_dict()})
-    trainer.parts.average = WeightAverage(trainer.parts.model, OptimizerConfig())
-    loss = measure(trainer.parts, trainer._data.valid["valid"])["loss"]
+    trainer.learner.average = WeightAverage(trainer.learner.model, OptimizerConfig())
+    loss = measure(trainer.learner, trainer._data.valid["valid"])["loss"]
     assert loss == pytest.approx(reported, abs=1e-3)
 
 
@@ -300,7 +300,7 @@ def test_reset_flags_leave_out_parts_of_the_checkpoint(tmp_path):
 def test_a_checkpoint_of_another_model(tmp_path):
     Toy(tmp_path, run={"max_update": 1}).trainer().train()
     trainer = Toy(tmp_path, run={"max_update": 2}).trainer()
-    trainer.parts.model.output = torch.nn.Linear(9, 1)
+    trainer.learner.model.output = torch.nn.Linear(9, 1)
     with pytest.raises(CheckpointError, match=r"does not fit the model: it has output\.weight"):
         trainer.train()
 
@@ -341,7 +341,7 @@ def test_tensorboard_has_the_curves_of_the_log(tmp_path, capsys):
     assert steps_of(curves, "loss") == [2, 4, 6]
     assert steps_of(curves, "toy/output") == [3, 6]
     # Telemetry costs time: it is asked for only where it is logged.
-    assert trainer.parts.objective.telemetry_calls == 2
+    assert trainer.learner.objective.telemetry_calls == 2
     valid = EventAccumulator(str(tmp_path / "tb" / "valid")).Reload()
     assert steps_of(valid, "loss") == [6]
 
@@ -358,7 +358,7 @@ def test_tensorboard_has_the_curves_of_the_log(tmp_path, capsys):
 def test_telemetry_is_a_json_line_of_its_own(tmp_path, capsys, logging, updates):
     trainer = Toy(tmp_path, run={"max_update": 7}, logging=logging).trainer()
     trainer.train()
-    assert trainer.parts.objective.telemetry_calls == len(updates)
+    assert trainer.learner.objective.telemetry_calls == len(updates)
     lines = capsys.readouterr().out.splitlines()
     records = [json.loads(line) for line in lines if '"telemetry"' in line]
     assert values(records, "num_updates") == updates

@@ -8,7 +8,7 @@ from relu_nmt.errors import ConfigError, TrainingError
 from relu_nmt.modules.objective import LossOutput
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.distributed import ProcessGroup
-from relu_nmt.training.state import Components
+from relu_nmt.training.state import Learner
 from relu_nmt.training.update import Update
 from tests.unit.training.toy import Toy, ToyBatch
 
@@ -30,14 +30,14 @@ class Overflowing(nn.Module):
         return LossOutput(loss, 2)
 
 
-def parts_of(objective, scale=None, min_scale=1e-4):
-    """Return the parts of a training. A scale is tried on the CPU."""
+def learner_of(objective, scale=None, min_scale=1e-4):
+    """Return the learner of a training. A scale is tried on the CPU."""
     config = TrainerConfig()
     object.__setattr__(config, "min_loss_scale", min_scale)  # which needs --fp16, and so a GPU
-    parts = Components(objective, config, ProcessGroup(0, 1, CPU))
+    learner = Learner(objective, config, ProcessGroup(0, 1, CPU))
     if scale is not None:
-        parts.scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=2)
-    return parts
+        learner.scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=2)
+    return learner
 
 
 def batch():
@@ -46,49 +46,49 @@ def batch():
 
 def test_an_overflow_leaves_the_update_out_and_lowers_the_scale():
     objective = Overflowing(limit=100.0)
-    parts = parts_of(objective, 256.0)
+    learner = learner_of(objective, 256.0)
     skipped = []
     for number in range(1, 7):
         before = objective.model.weight.detach().clone()
         update = Update(number, 1, 0.1, seed=1)
-        update.run(parts, [(batch(), 1)])
+        update.run(learner, [(batch(), 1)])
         skipped.append(update.skipped)
         assert torch.equal(before, objective.model.weight) == update.skipped
     # 256 and 128 overflow. Two good updates at 64 double it, and 128 overflows again.
     assert skipped == [True, True, False, False, True, False]
-    assert parts.loss_scale == 64.0
+    assert learner.loss_scale == 64.0
 
 
 def test_the_scale_does_not_change_the_gradient():
     norms = []
     for scale in (None, 64.0):
-        parts = parts_of(Overflowing(limit=1e9), scale)
+        learner = learner_of(Overflowing(limit=1e9), scale)
         update = Update(1, 1, 0.1, seed=1)
-        update.run(parts, [(batch(), 1), (batch(), 1)])
-        norms.append(update.read(parts)[0].gradient_norms)
+        update.run(learner, [(batch(), 1), (batch(), 1)])
+        norms.append(update.read(learner)[0].gradient_norms)
     assert norms == pytest.approx([3**0.5, 3**0.5])
 
 
 def test_without_any_scale_that_works_training_stops():
-    parts = parts_of(Overflowing(limit=-1.0), 4.0, min_scale=1.0)
+    learner = learner_of(Overflowing(limit=-1.0), 4.0, min_scale=1.0)
     with pytest.raises(TrainingError, match="--min-loss-scale 1: the loss or the gradient"):
         for number in range(1, 9):
-            Update(number, 1, 0.1, seed=1).run(parts, [(batch(), 1)])
+            Update(number, 1, 0.1, seed=1).run(learner, [(batch(), 1)])
 
 
 def test_the_scale_is_restored():
-    parts = parts_of(Overflowing(1e9), 64.0)
-    other = parts_of(Overflowing(1e9), 2.0)
-    other.scaler.load_state_dict(parts.scaler.state_dict())
+    learner = learner_of(Overflowing(1e9), 64.0)
+    other = learner_of(Overflowing(1e9), 2.0)
+    other.scaler.load_state_dict(learner.scaler.state_dict())
     assert other.loss_scale == 64.0
-    plain = parts_of(Overflowing(1e9))
-    plain.scaler.load_state_dict(parts.scaler.state_dict())
+    plain = learner_of(Overflowing(1e9))
+    plain.scaler.load_state_dict(learner.scaler.state_dict())
     assert plain.scaler.state_dict() == {}
     assert plain.loss_scale is None
 
 
 def of_settings(config):
-    return Components(Overflowing(1e9), config, ProcessGroup(0, 1, CPU))
+    return Learner(Overflowing(1e9), config, ProcessGroup(0, 1, CPU))
 
 
 def test_number_formats_are_checked_and_used():
@@ -123,5 +123,5 @@ def test_training_on_a_gpu_lowers_the_loss(tmp_path, monkeypatch, format_):
     results = trainer.train()
     assert results.epoch == 20
     assert results.memory["gpu_bytes"] > 0
-    assert next(trainer.parts.model.parameters()).is_cuda
+    assert next(trainer.learner.model.parameters()).is_cuda
     assert trainer.state.best_score < first.state.best_score

@@ -225,7 +225,7 @@ class Diverging(ToyModel):
 @pytest.mark.parametrize("late", [False, True])
 def test_the_first_that_is_not_finite_is_named(tmp_path, monkeypatch, how, named, late):
     trainer = Toy(tmp_path, run={"clip_norm": 1.0, "preflight": False}).trainer()
-    model = trainer.parts.model
+    model = trainer.learner.model
     if how == "weight":
         monkeypatch.setattr(
             "relu_nmt.training.trainer.check_before_start",
