@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from relu_nmt.config import to_dict
-from relu_nmt.data.binarize import IndexedDataset, indexed_writer
 from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.data.indexed_dataset import IndexedDataset, indexed_writer
 from relu_nmt.jobs.preprocess import job as preprocess
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint

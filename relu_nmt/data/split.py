@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from relu_nmt.data.binarize import Dataset, DatasetParts
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.documents import (
     SINGLE_SENTENCES,
@@ -19,6 +18,7 @@ from relu_nmt.data.documents import (
     plan_groups,
     read_documents,
 )
+from relu_nmt.data.indexed_dataset import Dataset, DatasetParts
 from relu_nmt.errors import DataError, counted
 from relu_nmt.io.safe_write import plain_file
 from relu_nmt.io.text_lines import read_lines

@@ -115,6 +115,17 @@ def collate(
     )
 
 
+@dataclass(frozen=True)
+class EpochGroups:
+    """The groups of an epoch, and those of them that its batches have."""
+
+    epoch: int
+    all: Groups
+    used: Groups
+    sizes: tuple[np.ndarray, np.ndarray | None]  # of the used groups, in source and target tokens
+    num_skipped: int = 0  # that are longer than ``--max-tokens`` or than the model accepts
+
+
 @dataclass(eq=False)
 class TranslationBatches:
     """The batches of a split by number. ``seed`` and the epoch alone determine them."""
@@ -138,10 +149,24 @@ class TranslationBatches:
     def __post_init__(self) -> None:
         assert self.seed is not None or len(self.lengths) <= 1, "dealing needs a seed"
         self._weights = np.array(self.weights)
-        self._plan: list[np.ndarray] = []
+        self._plan: list[np.ndarray] = []  # the used groups of each batch
         if not self.skip_too_long:
-            self._refuse_unreadable()
-        self._divide(FIRST_EPOCH)
+            self._refuse_unfit()
+        self._divided = self._divide(FIRST_EPOCH)
+
+    @property
+    def groups(self) -> Groups:
+        """All groups of the planned epoch, also those that batches leave out."""
+        return self._divided.all
+
+    @property
+    def num_skipped(self) -> int:
+        """Number of groups that are left out, as ``skip_too_long`` says."""
+        return self._divided.num_skipped
+
+    @property
+    def _is_training(self) -> bool:
+        return self.seed is not None
 
     def within(self, max_tokens: int) -> "TranslationBatches":
         """Return the same groups in batches of at most ``max_tokens``."""
@@ -153,19 +178,19 @@ class TranslationBatches:
     def largest_within(self, max_tokens: int) -> TranslationBatch:
         """Return the largest batch that the planned epoch has with this ``max_tokens``."""
         other = self.within(max_tokens)
-        other.begin_epoch(self._epoch)
+        other.begin_epoch(self._divided.epoch)
         return other.load(other.largest())
 
     @property
     def longest_group(self) -> int:
         """The tokens of the longest group of the planned epoch, on its longer side."""
-        return int(longer_side(*self._sizes).max())
+        return int(longer_side(*self._divided.sizes).max())
 
-    def _refuse_unreadable(self) -> None:
+    def _refuse_unfit(self) -> None:
         """Refuse groups, of any epoch, that are longer than the model accepts."""
         # Try each length for all documents, as any epoch may draw it.
         for i in range(max(1, len(self.lengths))):
-            groups = self._usable(self.split.groups(self.lengths[i : i + 1]))
+            groups = self._without_over_long(self.split.groups(self.lengths[i : i + 1]))
             sizes_of_sides = self.split.group_sizes(groups)
             sides = ("source", "target")
             for side, longest, sizes in zip(sides, self.longest, sizes_of_sides, strict=True):
@@ -180,9 +205,9 @@ class TranslationBatches:
                     "what its attention bounds, or its --teacher); raise that, or leave such "
                     "sentences out with --skip-invalid-size-inputs-valid-test"
                 )
-            readable = self._readable(groups)
-            if not readable.all():
-                first, others_in_words = first_of(~readable)
+            fits = self._sentences_fit(groups)
+            if not fits.all():
+                first, others_in_words = first_of(~fits)
                 raise DataError(
                     f"{self.split.stem}: the group from sentence {groups.first[first]}"
                     f"{others_in_words} has a "
@@ -192,7 +217,7 @@ class TranslationBatches:
                     "--skip-invalid-size-inputs-valid-test"
                 )
 
-    def _readable(self, groups: Groups) -> np.ndarray:
+    def _sentences_fit(self, groups: Groups) -> np.ndarray:
         """Return a mask of the groups whose sentences fit the model one by one, bool [groups]."""
         fits = np.ones(len(groups), dtype=bool)
         sides = self.split.source_sizes, self.split.target_sizes
@@ -206,9 +231,9 @@ class TranslationBatches:
                 fits &= has_none | ((groups.count == 1) & (sizes_alone <= longest))
         return fits
 
-    def _usable(self, groups: Groups) -> Groups:
+    def _without_over_long(self, groups: Groups) -> Groups:
         """Return the groups. In training, leave out those that exceed their limit."""
-        return groups if self.seed is None else groups.select(~groups.over_long)
+        return groups.select(~groups.over_long) if self._is_training else groups
 
     def _drawn(self, groups: Groups, epoch: int) -> Groups:
         """Repeat or drop the groups by the weights of their corpora, whole documents at a time."""
@@ -220,53 +245,50 @@ class TranslationBatches:
         times = np.floor(weights) + (draws[groups.document] < weights % 1)
         return groups.select(np.repeat(np.arange(len(groups)), times.astype(np.int64)))
 
-    def _divide(self, epoch: int) -> None:
+    def _divide(self, epoch: int) -> EpochGroups:
         """Divide the split into the groups of an epoch. Leave out too long groups."""
-        self._epoch = epoch
-        # Remember all groups of the epoch, also those that batches leave out.
-        self.groups = used = self.split.groups(self.lengths, (self.seed or 0, epoch))
-        used = self._usable(used)
-        if len(self.groups) and not len(used):
+        all_groups = self.split.groups(self.lengths, (self.seed or 0, epoch))
+        used = self._without_over_long(all_groups)
+        if len(all_groups) and not len(used):
             raise DataError(
                 f"{self.split.source.prefix}: every sentence is longer than "
                 f"{max(self.lengths)} tokens; raise --max-doc-tokens"
             )
         used = self._drawn(used, epoch)
-        self.num_skipped = 0
+        num_skipped = 0
         if self.skip_too_long:
-            fits = self._readable(used)
-            in_batch = None if self.seed is None else self.limits.max_tokens
+            fits = self._sentences_fit(used)
+            in_batch = self.limits.max_tokens if self._is_training else None
             for sizes, longest in zip(self.split.group_sizes(used), self.longest, strict=True):
                 limit = least_limit([longest, in_batch])
                 if sizes is not None and limit is not None:
                     fits &= sizes <= limit
-            self.num_skipped = int((~fits).sum())
+            num_skipped = int((~fits).sum())
             used = used.select(fits)
         if not len(used):
             reason = ""
-            if self.num_skipped:
-                reason = f"; all {self.num_skipped:,} are longer than --max-tokens, or than the "
+            if num_skipped:
+                reason = f"; all {num_skipped:,} are longer than --max-tokens, or than the "
                 reason += "model can take"
             raise DataError(f"{self.split.source.prefix}: no sentence to use{reason}")
-        self._used = used
-        self._sizes = self.split.group_sizes(used)
+        return EpochGroups(epoch, all_groups, used, self.split.group_sizes(used), num_skipped)
 
     def describe_lengths(self) -> list[dict[str, Any]]:
         """Return the realized lengths of the planned epoch for each limit, as JSON values."""
         return [
-            describe_lengths(self.groups, limit, keep_over_long=self.seed is None)
+            describe_lengths(self.groups, limit, keep_over_long=not self._is_training)
             for limit in sorted(set(self.lengths))
         ]
 
     def begin_epoch(self, epoch: int) -> int:
         """Plan ``epoch`` (from 1) and return its number of batches."""
         changes = len(self.lengths) > 1 or bool((self._weights % 1).any())
-        if epoch != self._epoch and changes:
-            self._divide(epoch)
+        if epoch != self._divided.epoch and changes:
+            self._divided = self._divide(epoch)
             self._plan = []
-        if not self._plan or self.seed is not None:
+        if not self._plan or self._is_training:
             shuffle_seed = None if self.seed is None else (self.seed, epoch)
-            self._plan = batches_by_length(*self._sizes, self.limits, shuffle_seed)
+            self._plan = batches_by_length(*self._divided.sizes, self.limits, shuffle_seed)
         return len(self._plan)
 
     def largest(self) -> int:
@@ -276,7 +298,7 @@ class TranslationBatches:
         order = np.concatenate(self._plan)
         # Add up the costs of both sides: rows times longest row, with its pairs.
         cost = np.zeros(len(rows))
-        for sizes in self._sizes:
+        for sizes in self._divided.sizes:
             if sizes is not None:
                 longest = np.maximum.reduceat(sizes[order], starts).astype(float)
                 cost += rows * longest * (longest + PAIRS_AS_TOKEN)
@@ -284,25 +306,27 @@ class TranslationBatches:
 
     def load(self, index: int) -> TranslationBatch:
         """Read batch ``index`` of the planned epoch."""
-        return self._read(self._plan[index])
+        return self._collated(self._plan[index])
 
     def sample(self, num_tokens: int) -> TranslationBatch:
         """Read one batch of groups, spread evenly over the split, with at most ``num_tokens``."""
-        sizes = longer_side(*self._sizes)
+        sizes = longer_side(*self._divided.sizes)
         count = num_tokens
         while True:
             members = np.linspace(0, len(sizes) - 1, count).astype(np.int64)
             if count == 1 or count * sizes[members].max() <= num_tokens:
-                return self._read(np.unique(members))
+                return self._collated(np.unique(members))
             count //= 2
 
-    def _read(self, members: np.ndarray) -> TranslationBatch:
-        groups = list(map(self._used.sentences, members.tolist()))
+    def _collated(self, members: np.ndarray) -> TranslationBatch:
+        """Read some of the used groups from disk, as one batch."""
+        used = self._divided.used
+        groups = list(map(used.sentences, members.tolist()))
         pairs = list(map(self.split.joined, groups))
         alignments = None
         if self.split.alignments is not None:
             alignments = list(map(self.split.aligned, groups))
-        return collate(pairs, self._used.first[members], alignments)
+        return collate(pairs, used.first[members], alignments)
 
 
 class ShardedBatches:

@@ -26,10 +26,10 @@ from relu_nmt.applications.sweep.settings import read_published
 from relu_nmt.applications.sweep.steps import SWEEP_FILE, read_description
 from relu_nmt.config.classes import merged
 from relu_nmt.config.command_line import read_settings_file
-from relu_nmt.data.binarize import IndexedDataset, indexed_writer
 from relu_nmt.data.data_folder import JOURNAL_NAME, Journal
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.documents import read_documents
+from relu_nmt.data.indexed_dataset import IndexedDataset, indexed_writer
 from relu_nmt.data.pair_files import read_pairs
 from relu_nmt.data.split import Split
 from relu_nmt.errors import ReluNmtError

@@ -9,7 +9,7 @@ import warnings
 
 import pytest
 
-from relu_nmt.data.binarize import IndexedDataset
+from relu_nmt.data.indexed_dataset import IndexedDataset
 from relu_nmt.errors import DataError
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator

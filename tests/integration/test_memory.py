@@ -10,7 +10,7 @@ from safetensors import safe_open
 
 from relu_nmt.config.command_line import to_yaml
 from relu_nmt.config.shared import BatchingConfig, BatchLimits
-from relu_nmt.data.binarize import IndexedDataset
+from relu_nmt.data.indexed_dataset import IndexedDataset
 from relu_nmt.data.split import Split
 from relu_nmt.data.translation_batches import TranslationBatches
 from relu_nmt.training import preflight

@@ -8,7 +8,7 @@ import pytest
 
 from relu_nmt.cli.preprocess import main
 from relu_nmt.data import binarize as binarize_module
-from relu_nmt.data.binarize import AlignmentDataset
+from relu_nmt.data.indexed_dataset import AlignmentDataset
 from relu_nmt.translation.task import TranslationTask
 from tests.integration.spoken_digits import fail_after, run
 from tests.outputs import containing, contents

@@ -18,10 +18,11 @@ from typing import Any
 import relu_nmt
 from relu_nmt.config import flag_of, to_dict
 from relu_nmt.data import data_folder
-from relu_nmt.data.binarize import IndexedDataset, binarize, binarize_alignments, count_words
+from relu_nmt.data.binarize import binarize, binarize_alignments, count_words
 from relu_nmt.data.data_folder import Journal
 from relu_nmt.data.dictionary import UNK, Dictionary
 from relu_nmt.data.documents import SEPARATOR_TESTS
+from relu_nmt.data.indexed_dataset import IndexedDataset
 from relu_nmt.errors import DataError, printable
 from relu_nmt.io.cluster import ClusterJob, cluster_queue, result_of
 from relu_nmt.io.progress import hidden_progress, progress_bar

@@ -12,14 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relu_nmt.data.binarize import (
-    IndexedDataset,
-    binarize,
-    count_words,
-    indexed_writer,
-    token_dtype,
-)
+from relu_nmt.data.binarize import binarize, count_words, token_dtype
 from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.data.indexed_dataset import IndexedDataset, indexed_writer
 from relu_nmt.errors import DataError
 from relu_nmt.io.text_lines import scan_text
 

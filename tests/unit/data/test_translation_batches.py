@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relu_nmt.config.shared import BatchingConfig, BatchLimits
-from relu_nmt.data.binarize import IndexedDataset, indexed_writer
 from relu_nmt.data.documents import write_documents
+from relu_nmt.data.indexed_dataset import IndexedDataset, indexed_writer
 from relu_nmt.data.split import Split
 from relu_nmt.data.translation_batches import (
     TranslationBatches,

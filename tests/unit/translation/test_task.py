@@ -3,8 +3,8 @@ import json
 import numpy as np
 import pytest
 
-from relu_nmt.data.binarize import indexed_writer
 from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.data.indexed_dataset import indexed_writer
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.translation.agreement import at_folder
