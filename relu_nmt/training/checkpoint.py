@@ -13,7 +13,6 @@ forgery. Earlier files have none. :func:`read_tensors` reads weights of other li
 import json
 import os
 import pickle
-import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,13 +28,13 @@ from relu_nmt.config.classes import flat
 from relu_nmt.config.stored import checked, parse_json
 from relu_nmt.errors import CheckpointError, ConfigError, first_line, reporting, some_of
 from relu_nmt.io.safe_write import plain_file, replacing
+from relu_nmt.training import version_1
 from relu_nmt.training.distributed import part_like
 
 SUFFIX = ".safetensors"
 FORMAT = "relu_nmt checkpoint"
 VERSION = 2
-UPGRADED_VERSION = 1
-"""Version of older files, whose tensors and settings get their present names when read."""
+OLD_VERSION = 1  # see relu_nmt.training.version_1
 MODEL_PREFIX = "model."
 BACKEND = "pread"
 """The way to read a file. Tensors mapped from a file change or crash with the file."""
@@ -54,8 +53,6 @@ METADATA_FORM = {
 }
 """The form of the metadata, see :func:`checked`: what readers may rely on."""
 SHOWN_NAMES = 3
-_PACKED = re.compile(r"(?P<module>.*\b\w*attention)\.in_proj_(?P<kind>weight|bias)(?P<ending>.*)")
-_VISION_PART = re.compile(r"\bblocks\.(\d+)\.(attention|feed_forward)(_branch)?\.")
 _MOST_HEADER = 100_000_000
 """Largest header of safetensors in bytes. The file begins with the header's size and a {."""
 _PICKLE_STARTS = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
@@ -120,9 +117,9 @@ def load_checkpoint(path: str | os.PathLike[str], with_training_state: bool = Fa
     tensors |= {alias: tensors[name] for alias, name in tied.items() if name in tensors}
     model = without_prefix(tensors, MODEL_PREFIX)
     training = {n: t for n, t in tensors.items() if not n.startswith(MODEL_PREFIX)}
-    if version == UPGRADED_VERSION:
-        model = _upgrade_tensors(model)
-        training = _upgrade_tensors(training)
+    if version == OLD_VERSION:
+        model = version_1.present_tensors(model)
+        training = version_1.present_tensors(training)
     return Checkpoint(model, metadata, training)
 
 
@@ -261,7 +258,7 @@ def _read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
             f"{source}: a safetensors file, but not a checkpoint of relu_nmt; "
             "give a file that relu-nmt-train or relu-nmt-average wrote"
         )
-    if raw.get("version") not in (str(UPGRADED_VERSION), str(VERSION)):
+    if raw.get("version") not in (str(OLD_VERSION), str(VERSION)):
         raise CheckpointError(
             f"{source}: checkpoint version {raw.get('version')}, but this relu_nmt reads version "
             f"{VERSION}; use the relu_nmt that wrote it"
@@ -271,8 +268,8 @@ def _read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
         metadata = checked(METADATA_FORM, {k: parse_json(v) for k, v in raw.items()}, "metadata")
         for name in ("args", "model_config"):
             flat(metadata.get(name, {}))
-    if metadata["version"] == UPGRADED_VERSION:
-        _upgrade_metadata(metadata)
+    if metadata["version"] == OLD_VERSION:
+        version_1.rename_settings(metadata)
     return metadata
 
 
@@ -357,50 +354,3 @@ def _damaged(path: Path, reason: Exception | str) -> CheckpointError:
         f"{path}: the checkpoint is damaged or cut short ({reason}); use another one, "
         "for example checkpoint_best or the one before"
     )
-
-
-def _new_vision_part(match: re.Match[str]) -> str:
-    index, part, branch = match.groups()
-    if part == "attention":
-        part = "self_attention"
-    if branch:
-        part += "_residual"
-    return f"blocks.{index}.layer.{part}."
-
-
-def _upgrade_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return weights, or optimizer state as ``optimizer.PARAMETER.KEY``, under their present names.
-
-    Query, key and value projections were one parameter ``in_proj_weight`` (and ``in_proj_bias``).
-    Now they are ``qkv`` in self-attention, ``q`` and ``kv`` in cross-attention.
-    """
-    upgraded = {}
-    for old_name, tensor in tensors.items():
-        name = _VISION_PART.sub(_new_vision_part, old_name)
-        packed = _PACKED.fullmatch(name)
-        if packed is None:
-            upgraded[name] = tensor
-            continue
-        module, kind, ending = packed.group("module", "kind", "ending")
-        # Keep one tensor for self-attention, whose q, k and v have the same input.
-        if not module.endswith("cross_attention"):
-            upgraded[f"{module}.qkv.{kind}{ending}"] = tensor
-            continue
-        # Copy a scalar, such as the number of steps, since the parts count separately.
-        q, kv = tensor, tensor.clone()
-        if tensor.dim() and len(tensor) >= 3:
-            # Split [3C, ...] into q [C, ...] and kv [2C, ...].
-            q, kv = tensor.split([len(tensor) // 3, len(tensor) - len(tensor) // 3])
-        upgraded[f"{module}.q.{kind}{ending}"] = q
-        upgraded[f"{module}.kv.{kind}{ending}"] = kv
-    return upgraded
-
-
-def _upgrade_metadata(metadata: dict[str, Any]) -> None:
-    """Give the settings in a checkpoint's metadata their present names, in place."""
-    for model in (metadata.get("model_config", {}), metadata.get("args", {}).get("model", {})):
-        if "activation_fn" in model:
-            model["feed_forward"] = model.pop("activation_fn")
-        for side in ("encoder", "decoder"):
-            if model.pop(f"{side}_learned_pos", False):
-                model[f"{side}_positions"] = "learned"
