@@ -139,7 +139,7 @@ class WeightStatistics:
         """Add the weights of one mechanism."""
         weights = record.weights
         visibility = record.visibility
-        sentences = visibility.rows
+        sentences = visibility.sentences
         assert weights is not None, f"{attention.name} has weights, but returned none"
         query_sentences = queries.sentences
         key_sentences = keys.sentences

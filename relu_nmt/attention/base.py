@@ -7,7 +7,7 @@ Shapes: ``B`` batch, ``H`` heads, ``Nq`` and ``Nk`` query and key length, ``d`` 
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -78,7 +78,7 @@ NOTHING = Need()
 UNSCALED = torch.ones(1, 1, 1)  # the row scale of all but pointwise attention
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class AttentionProblem:
     """One call of a mechanism: the arguments of :meth:`Attention.forward`, and the mechanism.
 
@@ -245,8 +245,7 @@ class Attention(nn.Module):
         # An exact mechanism computes in float32 or wider, and returns the dtype of its values.
         with without_autocast(q.device):
             dtype = torch.promote_types(v.dtype, torch.float32)
-            problem.q, problem.k, problem.v = q.to(dtype), k.to(dtype), v.to(dtype)
-            output = self.attend(problem)
+            output = self.attend(replace(problem, q=q.to(dtype), k=k.to(dtype), v=v.to(dtype)))
             output.values = output.values.to(v.dtype)
         return output
 
@@ -258,6 +257,7 @@ class Attention(nn.Module):
         """Return the weights [B, H, Nq, Nk], float32 or wider, 0 where hidden.
 
         :mod:`relu_nmt.attention.kernels.reference` calls it, for all queries or a block of them.
+        The problem has the q and k that :meth:`attend` gives to the reference, such as features.
         """
         raise TypeError(f"{type(self).__name__} must define weights")
 
@@ -272,17 +272,17 @@ class Attention(nn.Module):
         """
         if torch.compiler.is_exporting():
             return [*self.backends.values()][-1]
+        backends = [*self.backends.values()]
         is_named = self.backend != "auto"
         if is_named:
             self.require_backend(problem.q.device)
-        # Start at the named back end, and take the first that can.
-        reached = not is_named
-        for name, backend in self.backends.items():
-            reached = reached or name == self.backend
+            # Start at the named one.
+            backends = backends[[*self.backends].index(self.backend) :]
+        for backend in backends:
             # Ask ``supports`` last: it takes longer.
-            if reached and (is_named or backend.preferred(problem)) and backend.supports(problem):
-                break
-        return backend
+            if (is_named or backend.preferred(problem)) and backend.supports(problem):
+                return backend
+        return backends[-1]
 
     def require_backend(self, device: torch.device | None) -> None:
         """Raise an error unless the named back end exists and runs on a device. None: on any."""

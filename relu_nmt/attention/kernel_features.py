@@ -7,6 +7,7 @@ which needs no matrix [Nq, Nk]. ``R`` is the number of features.
 import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -61,9 +62,7 @@ class FeatureAttention(Attention):
         queries, keys = self.features(problem.q, problem.k, visibility)
         keys = visibility.without_padding(keys)
         if problem.need.rows or problem.need.weights or problem.dropout > 0:
-            problem.q = queries
-            problem.k = keys
-            return reference.solve_rows(problem)
+            return reference.solve_rows(replace(problem, q=queries, k=keys))
         # A column of ones in v sums the weights of each row.
         extended = F.pad(problem.v, (0, 1), value=1.0)
         sums = masked_sums(queries, keys, extended, visibility)
@@ -148,7 +147,7 @@ class CosFormerAttention(FeatureAttention):
 
     @settings(flags=False)
     class Config(AttentionConfig):
-        """Options behind the colon."""
+        """Options of ``--attention cosformer:horizon=4096``."""
 
         reweight: bool = option(True, "multiply by the cosine of the distance")
         grid: bool = option(
@@ -190,7 +189,9 @@ class CosFormerAttention(FeatureAttention):
                 _rotated(k, visibility.key_positions().to(q) / self.config.horizon),
             )
         # Positions over M stay below 1. Above 1 cosines, and so sums, would be negative.
-        fractions = visibility.places().to(q) / visibility.positive_counts[:, 0].to(q)
+        fractions = visibility.positions_without_padding().to(q) / visibility.positive_counts[
+            :, 0
+        ].to(q)
         return _rotated(q, fractions), _rotated(k, fractions)
 
     def most_keys(self, causal: bool) -> int | None:
@@ -252,7 +253,7 @@ class PerformerAttention(FeatureAttention):
 
     @settings(flags=False)
     class Config(AttentionConfig):
-        """Options behind the colon."""
+        """Options of ``--attention performer:features=128``."""
 
         features: int = option(256, "number of random features m", least=1, most=MOST_SIZE)
         kernel: str = option("softmax", "softmax or relu", choices=("softmax", "relu"))
@@ -295,14 +296,14 @@ class PerformerAttention(FeatureAttention):
         stabilizer = largest.amax(2, keepdim=True)  # c, [B, H, 1, 1]
         keys = (products - halves - stabilizer).exp()
         # Each query's own stabilizer c_i, the maximum over its visible keys, [B, H, Nq or 1, 1].
-        # ONNX has no running maximum.
-        visible_stabilizer = stabilizer
-        by_matrix = visibility.hides_later and torch.compiler.is_exporting()
-        if (visibility.ancestry is not None or by_matrix) and visibility.hidden is not None:
-            rows = largest.transpose(2, 3).masked_fill(visibility.hidden, -LARGEST_PRODUCT)
-            visible_stabilizer = rows.amax(3, keepdim=True)  # over [B, H, Nq, Nk]
-        elif visibility.hides_later:
+        if visibility.shares_keys:
+            visible_stabilizer = stabilizer
+        elif visibility.hides_later and not torch.compiler.is_exporting():
             visible_stabilizer = largest.cummax(2).values[:, :, k.size(2) - q.size(2) :]
+        else:  # a tree, or ONNX, which has no running maximum: over [B, H, Nq, Nk]
+            assert visibility.hidden is not None, "queries see different keys"
+            rows = largest.transpose(2, 3).masked_fill(visibility.hidden, -LARGEST_PRODUCT)
+            visible_stabilizer = rows.amax(3, keepdim=True)
         # Multiply by exp(c - c_i), which puts c_i in the place of c.
         rescaled = queries * (stabilizer - visible_stabilizer).exp()
         # One more feature for the keys' epsilon, which is not rescaled.
@@ -395,21 +396,20 @@ def masked_sums(queries: Tensor, keys: Tensor, v: Tensor, visibility: Visibility
     rank = keys.size(3)
     width = v.size(3)
     by_matrix = num_queries * num_keys * (rank + width)
-    ancestry = visibility.ancestry
     is_cheaper = (
         torch.compiler.is_exporting() or by_matrix <= (num_queries + num_keys) * rank * width
     )
-    if ancestry is not None or is_cheaper:
-        products = queries @ keys.transpose(-1, -2)
-        if ancestry is not None:
-            products = products * ancestry[:, None]
-        elif visibility.hides_later:
-            products = products.tril(num_keys - num_queries)
-        return products @ v
-    if not visibility.hides_later:
+    if not is_cheaper and visibility.shares_keys:
         return queries @ (keys.transpose(-1, -2) @ v)
-    # Sum by chunks, so that causal use stays linear in the length.
-    return _causal_sums(queries, keys, v)
+    if not is_cheaper and visibility.hides_later:
+        # Sum by chunks, so that causal use stays linear in the length.
+        return _causal_sums(queries, keys, v)
+    products = queries @ keys.transpose(-1, -2)
+    if visibility.hides_later:
+        products = products.tril(num_keys - num_queries)
+    elif not visibility.shares_keys and visibility.hidden is not None:
+        products = products.masked_fill(visibility.hidden, 0.0)  # of a tree
+    return products @ v
 
 
 def _causal_sums(queries: Tensor, keys: Tensor, v: Tensor) -> Tensor:

@@ -44,7 +44,7 @@ class LinformerAttention(Attention):
 
     @settings(flags=False)
     class Config(AttentionConfig):
-        """Options behind the colon."""
+        """Options of ``--attention linformer:rank=64``."""
 
         length: int = option(
             1024, "most keys (shorter sentences use the first columns)", least=1, most=MOST_SIZE
@@ -141,7 +141,7 @@ class NystromformerAttention(Attention):
 
     @settings(flags=False)
     class Config(AttentionConfig):
-        """Options behind the colon."""
+        """Options of ``--attention nystromformer:landmarks=32``."""
 
         landmarks: int = option(64, "number of landmarks m", least=1, most=MOST_SIZE)
         kernel: str = option("softmax", "softmax or polynomial", choices=("softmax", "polynomial"))
@@ -232,7 +232,7 @@ def segment_means(visibility: Visibility, num_tokens: int, count: int, like: Ten
     """
     real_tokens = visibility.counts[:, 0].to(like.device, torch.int64)  # [B or 1, 1]
     size = ((real_tokens + count - 1) // count).clamp_min(1)
-    segment = visibility.places().to(like.device) // size  # [B or 1, N]
+    segment = visibility.positions_without_padding().to(like.device) // size  # [B or 1, N]
     num_segments = min(count, num_tokens) if isinstance(num_tokens, int) else count
     numbers = torch.arange(num_segments, device=like.device)
     member = segment[:, None, :] == numbers[:, None]  # [B or 1, m, N]
@@ -288,7 +288,7 @@ class SOFTAttention(Attention):
 
     @settings(flags=False)
     class Config(AttentionConfig):
-        """Options behind the colon."""
+        """Options of ``--attention soft:stride=4``."""
 
         stride: int = option(8, "tokens per landmark", least=1)
         iterations: int = option(20, "Newton steps toward the inverse", least=1)

@@ -5,7 +5,7 @@ row and never includes padding.
 """
 
 import math
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -42,10 +42,8 @@ class Visibility:
     # Rows and columns of an image's patches, which are the last rows * columns tokens, row by row.
     grid: tuple[int, int] | None = None
     # The queries and the keys, if each row is one sentence of a document.
-    rows: "tuple[SentenceRows, SentenceRows] | None" = None
+    sentences: "tuple[SentenceRows, SentenceRows] | None" = None
     share: float = 1.0  # fraction of all real queries, if this is one of several parts
-    # [B, Nq, Nk] bool in a :class:`TreeVisibility`. None hides only padding and later keys.
-    ancestry: Tensor | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.longest = self.num_keys
@@ -55,8 +53,13 @@ class Visibility:
 
     @property
     def hides_later(self) -> bool:
-        """True if queries must not see later keys. One query and a tree have no later keys."""
-        return self.causal and self.num_queries > 1 and self.ancestry is None
+        """True if query i sees keys 0 .. Nk - Nq + i only. A single query sees them all."""
+        return self.causal and self.num_queries > 1
+
+    @property
+    def shares_keys(self) -> bool:
+        """True if all queries of a sample see the same keys."""
+        return not self.hides_later
 
     @property
     def offset(self) -> int | None:
@@ -118,6 +121,17 @@ class Visibility:
         """
         return x if self.key_column is None else x.masked_fill(~self.key_column, 0.0)
 
+    def visible_sums(self, x: Tensor) -> Tensor:
+        """Return the sum of x [B, H, Nk, d] over the keys that each query sees, [B, H, Nq or 1, d].
+
+        The sum has one row if all queries see the same keys.
+        """
+        x = self.without_padding(x)
+        if self.hides_later:
+            # Take running sums from the first query's own key on.
+            return x.cumsum(2)[:, :, self.num_keys - self.num_queries :]
+        return x.sum(2, keepdim=True)
+
     def without_empty_rows(self, x: Tensor, value: float = 0.0) -> Tensor:
         """Return x [B, H, Nq, d], weights or outputs, with ``value`` in rows that see no key."""
         return x if self.empty_rows is None else x.masked_fill(self.empty_rows, value)
@@ -165,11 +179,11 @@ class Visibility:
             first = max(0, self.num_keys - self.num_queries)
         return torch.arange(self.num_queries, device=self.device)[None] + first
 
-    def places(self) -> Tensor:
+    def positions_without_padding(self) -> Tensor:
         """Return [B or 1, Nk] int64: the number of visible keys before each one.
 
         Unlike :meth:`key_positions` it skips padding anywhere in the row, such as the dark pixels
-        of an image. Padding has the place of the visible key before it, or place 0.
+        of an image. Padding has the position of the visible key before it, or position 0.
         """
         if self.key_mask is None:
             return self.key_positions()
@@ -203,19 +217,22 @@ class TreeVisibility(Visibility):
         ancestry: [B, Nq, Nk] bool, True = visible. The keys of a hypothesis come in the order of
             its tokens, between keys of other hypotheses. The last Nq keys are the queries' own.
         length: number of visible keys of every query. None if it differs between queries.
-        rows: as in :class:`Visibility`.
+        sentences: as in :class:`Visibility`.
     """
 
-    ancestry: Tensor
+    hides_later = False
+    shares_keys = False
 
     def __init__(
         self,
         ancestry: Tensor,
         length: int | None = None,
-        rows: "tuple[SentenceRows, SentenceRows] | None" = None,
+        sentences: "tuple[SentenceRows, SentenceRows] | None" = None,
     ) -> None:
         num_queries, num_keys = ancestry.shape[1:]
-        super().__init__(num_queries, num_keys, causal=True, device=ancestry.device, rows=rows)
+        super().__init__(
+            num_queries, num_keys, causal=True, device=ancestry.device, sentences=sentences
+        )
         self.ancestry = ancestry
         self._length = length
         self.longest = int(self.counts.max()) if length is None else length
@@ -231,6 +248,10 @@ class TreeVisibility(Visibility):
         if self._length is None:
             return self.ancestry.sum(2, dtype=torch.float32)[:, None]
         return torch.full((1, 1, 1), float(self._length), device=self.device)
+
+    def visible_sums(self, x: Tensor) -> Tensor:
+        """See :meth:`Visibility.visible_sums`."""
+        return self.ancestry[:, None].to(x.dtype) @ x
 
     def block(self, rows: slice) -> "TreeVisibility":
         """See :meth:`Visibility.block`. All keys stay."""

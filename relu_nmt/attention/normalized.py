@@ -142,7 +142,7 @@ class EntmaxAttention(NormalizedAttention):
 
     @settings(flags=False)
     class Config(AttentionConfig):
-        """Options behind the colon."""
+        """Options of ``--attention entmax:alpha=1.3``."""
 
         alpha: float = option(1.5, "2 is sparsemax, toward 1 it approaches softmax")
 

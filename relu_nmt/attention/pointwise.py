@@ -168,8 +168,8 @@ _register("identity", lambda z: z, torch.ones_like, degree=1)
 class PointwiseAttention(Attention):
     """out_i = g sum_j c(n_i) h(q_i k_j / sqrt(d)) v_j, for any map h, scale c and factor g.
 
-    A subclass passes ``map``, which is h, and defines :meth:`row_scale`, which is c. It may define
-    :meth:`gain`, which is g.
+    A subclass passes ``score_map``, which is h, and defines :meth:`row_scale`, which is c. It may
+    define :meth:`gain`, which is g.
     """
 
     capabilities = Capabilities(scores=True)
@@ -182,16 +182,12 @@ class PointwiseAttention(Attention):
     }
 
     def __init__(
-        self, config: Any, num_heads: int, head_dim: int, dropout: float, map: PointwiseMap
+        self, config: Any, num_heads: int, head_dim: int, dropout: float, score_map: PointwiseMap
     ) -> None:
         super().__init__(config, num_heads, head_dim, dropout)
-        self.map = map
-        self.degree = map.degree
-        self.capabilities = replace(self.capabilities, non_negative=map.non_negative)
-
-    def weigh(self, scores: Tensor, counts: Tensor) -> Tensor:
-        """Return c(n) h(z) of scores z [B, H, Nq, Nk] and counts n [B or 1, 1, Nq or 1, 1]."""
-        return self.map.value(scores) * self.row_scale(counts)
+        self.map = score_map
+        self.degree = score_map.degree
+        self.capabilities = replace(self.capabilities, non_negative=score_map.non_negative)
 
     def shift(self, q: Tensor, k: Tensor, visibility: Visibility) -> tuple[Tensor, Tensor]:
         """Return queries and keys with products z_ij - s_i, for shifts s of the rows of scores.
@@ -251,7 +247,7 @@ class ScaledPointwiseAttention(PointwiseAttention):
 
     @settings(flags=False)
     class Config(AttentionConfig):
-        """Options behind the colon."""
+        """Options of ``--attention pointwise:h=relu2``."""
 
         h: str = option("relu", "the map of the scores", choices=pointwise_maps)
         alpha: float = option(1.0, "weights are divided by n^alpha")

@@ -32,7 +32,7 @@ class PolynomialAttention(PointwiseAttention):
 
     @settings(flags=False)
     class Config(AttentionConfig):
-        """Options behind the colon."""
+        """Options of ``--attention polynomial:power=2``."""
 
         power: int = option(
             3, f"the exponent p of the scores, 1 to {MAX_POWER}", least=1, most=MAX_POWER

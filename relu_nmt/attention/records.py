@@ -139,12 +139,7 @@ def vector_sizes(q: Tensor, k: Tensor, values: Tensor, visibility: Visibility) -
 
     Reference: ReLUFormer, section 4.1: without its factor the outputs grow with the number of keys.
     """
-    keys = visibility.without_padding(k.float().norm(dim=-1, keepdim=True))[..., 0]  # [B, H, Nk]
-    if visibility.offset is None:
-        visible_lengths = keys.sum(-1, keepdim=True)
-    else:
-        # Take running sums from the first query's own key on.
-        visible_lengths = keys.cumsum(-1)[..., visibility.offset :]
+    visible_lengths = visibility.visible_sums(k.float().norm(dim=-1, keepdim=True))[..., 0]
     return {
         "query_norm": q.float().norm(dim=-1),
         "key_norm": (visible_lengths / visibility.positive_counts).expand(q.shape[:3]),

@@ -26,7 +26,7 @@ class RelaAttention(PointwiseAttention):
 
     @settings(flags=False)
     class Config(AttentionConfig):
-        """Options behind the colon."""
+        """Options of ``--attention rela:gated=true``."""
 
         gated: bool = option(False, "multiply the norm's output by sigmoid(w * o)")
         gain: float = option(1.0, "initial gain of the norm, small in the variant ReLA-i")

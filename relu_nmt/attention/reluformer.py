@@ -44,7 +44,7 @@ class ReLUFormerAttention(PointwiseAttention):
 
     @settings(flags=False)
     class Config(AttentionConfig):
-        """Options behind the colon."""
+        """Options of ``--attention reluformer:gamma=8``."""
 
         gamma: float = option(1.0, "divisor of the weights (the paper gives no value)", above=0)
         learnable: bool = option(False, "learn one gamma per layer, starting from the given one")
@@ -61,13 +61,6 @@ class ReLUFormerAttention(PointwiseAttention):
     def shift(self, q: Tensor, k: Tensor, visibility: Visibility) -> tuple[Tensor, Tensor]:
         """See :meth:`PointwiseAttention.shift`. The shifts are the means of centered scores."""
         return row_moments.centered(q, k, visibility) if self.config.centered else (q, k)
-
-    def weigh(self, scores: Tensor, counts: Tensor) -> Tensor:
-        """Return s_ij = ReLU(z_ij)^p c(n_i) of scores z = q k / sqrt(d), Eq. 5-6."""
-        rectified = scores.relu()
-        if self.config.power == 2:
-            rectified = rectified.square()
-        return rectified * self.row_scale(counts)
 
     def row_scale(self, counts: Tensor) -> Tensor:
         """Return c(n) = 1 / (gamma sqrt(n E ReLU(z)^2p)): outputs get the variance 1 / gamma^2."""

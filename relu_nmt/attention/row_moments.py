@@ -19,15 +19,8 @@ def centered(q: Tensor, k: Tensor, visibility: Visibility) -> tuple[Tensor, Tens
     c_i is the mean of the keys that query i may see. q [B, H, Nq, d] and k [B, H, Nk, d] keep
     their shapes, or get d + 1 channels, where queries see different keys.
     """
-    # Sum the visible keys of each query, [B, H, Nq or 1, d].
-    exact = visibility.without_padding(k.to(torch.promote_types(k.dtype, torch.float32)))
-    if visibility.ancestry is not None:
-        sums = visibility.ancestry[:, None].to(exact.dtype) @ exact
-    elif visibility.hides_later:
-        sums = exact.cumsum(2)[:, :, visibility.num_keys - visibility.num_queries :]
-    else:
-        sums = exact.sum(2, keepdim=True)
-    means = (sums / visibility.positive_counts[..., None]).to(k.dtype)
+    sums = visibility.visible_sums(k.to(torch.promote_types(k.dtype, torch.float32)))
+    means = (sums / visibility.positive_counts[..., None]).to(k.dtype)  # [B, H, Nq or 1, d]
     # If all queries see the same keys, shift the keys.
     if means.size(2) == 1:
         return q, k - means
@@ -52,12 +45,11 @@ def mean_squares(q: Tensor, k: Tensor, visibility: Visibility) -> Tensor:
     It is float32 or wider, and 0 for a query that sees no key.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
-    sees_all = visibility.ancestry is None and not visibility.hides_later
     with without_autocast(q.device):
         q = q.to(dtype)
         k = k.to(dtype)
         # For many queries of the same keys, q^T (sum_j k_j k_j^T) q has fewer products.
-        if sees_all and q.size(2) > q.size(3):
+        if visibility.shares_keys and q.size(2) > q.size(3):
             k = visibility.without_padding(k)
             sums = ((q @ (k.mT @ k)) * q).sum(-1, keepdim=True)
         else:

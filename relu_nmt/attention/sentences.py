@@ -32,9 +32,10 @@ class SentenceRows:
     row_of: Tensor  # [B, N], the row of each token
     numbers: Tensor  # [R], number of each sentence in its document, from 0
     mask: Tensor  # [R, L] bool, True = token
-    positions: Tensor  # [B, N], number of tokens before each one in its sentence
     first: Tensor  # [B], row of each document's first sentence
     counts: Tensor  # [B], number of sentences of each document
+    # [B, N], number of tokens before each one in its sentence. None for the beams of a search.
+    positions: Tensor | None = None
     # For keys: index of the key row that each query row attends to, [R']. None: row i attends to i.
     key_rows: Tensor | None = None
 
@@ -63,14 +64,14 @@ class SentenceRows:
         documents = torch.arange(batch, device=real.device)
         first_rows = first[documents.repeat_interleave(counts, output_size=num_rows)]
         return cls(
-            index.view(num_rows, longest),
-            row_index,
-            row_of,
-            rows - first_rows,
-            mask.view(num_rows, longest),
-            positions,
-            first,
-            counts,
+            index=index.view(num_rows, longest),
+            row_index=row_index,
+            row_of=row_of,
+            numbers=rows - first_rows,
+            mask=mask.view(num_rows, longest),
+            first=first,
+            counts=counts,
+            positions=positions,
         )
 
     @classmethod
@@ -80,10 +81,15 @@ class SentenceRows:
         The rows have the given shape, hold all B K tokens in their order, and no padding.
         """
         beams = torch.arange(numbers.numel(), device=numbers.device)
-        row = beams.view_as(numbers)
-        mask = torch.ones_like(beams, dtype=torch.bool).view(shape)
-        counts = torch.ones_like(beams)
-        return cls(beams.view(shape), row, row, numbers.flatten(), mask, row, beams, counts)
+        return cls(
+            index=beams.view(shape),
+            row_index=beams.view_as(numbers),
+            row_of=beams.view_as(numbers),
+            numbers=numbers.flatten(),
+            mask=torch.ones_like(beams, dtype=torch.bool).view(shape),
+            first=beams,
+            counts=torch.ones_like(beams),
+        )
 
     def take(self, x: Tensor) -> Tensor:
         """Return the rows [R, L, D] of x [B, N, D]."""
@@ -235,9 +241,9 @@ class SentenceView:
 
 def in_documents(weights: Tensor, visibility: Visibility) -> Tensor:
     """Return weights [B, H, Nq, Nk] of documents, given these or weights [R, H, Lq, Lk] of rows."""
-    if visibility.rows is None:
+    if visibility.sentences is None:
         return weights
-    queries, keys = visibility.rows
+    queries, keys = visibility.sentences
     num_keys = keys.row_index.size(1)
     # Spread the keys of each row over the keys of its document, then gather the queries.
     columns = keys.paired(keys.index)[:, None, None] % num_keys  # [R, 1, 1, Lk]
@@ -257,7 +263,7 @@ def _visibility(queries: SentenceRows, keys: SentenceRows, causal: bool = False)
         query_mask=queries.mask,
         causal=causal,
         device=mask.device,
-        rows=(queries, keys),
+        sentences=(queries, keys),
     )
 
 

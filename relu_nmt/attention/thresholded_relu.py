@@ -48,7 +48,7 @@ class ThresholdedReLUAttention(PointwiseAttention):
 
     @settings(flags=False)
     class Config(AttentionConfig):
-        """Options behind the colon."""
+        """Options of ``--attention thresholded_relu:power=2``."""
 
         power: int = option(
             4, "exponent p: 1 has the most zeros, large ones approach softmax", least=1, most=8

@@ -50,7 +50,7 @@ class SimAAttention(Attention):
 
     @settings(flags=False)
     class Config(AttentionConfig):
-        """Options behind the colon."""
+        """Options of ``--attention sima:norm=l2``."""
 
         norm: str = option(
             "l1", "norm over the tokens: l1, l2 or none", choices=("l1", "l2", "none")
@@ -73,9 +73,7 @@ class SimAAttention(Attention):
             q, k = (normalized_over_tokens(x, int(self.config.norm[1])) for x in (q, k))
         needs_weights = need.rows or need.weights or problem.dropout > 0
         if needs_weights or not self.channels_first(q.size(2), k.size(2)):
-            problem.q = q
-            problem.k = k
-            return reference.solve_rows(problem)
+            return reference.solve_rows(replace(problem, q=q, k=k))
         return AttentionOutput(q @ (k.transpose(-1, -2) @ problem.v))
 
     def channels_first(self, num_queries: int, num_keys: int) -> bool:
@@ -106,7 +104,7 @@ class CrossCovarianceAttention(Attention):
 
     @settings(flags=False)
     class Config(AttentionConfig):
-        """Options behind the colon."""
+        """Options of ``--attention xca:kernel=polynomial``."""
 
         kernel: str = option(
             "softmax", "map of the scores: softmax or polynomial", choices=("softmax", "polynomial")

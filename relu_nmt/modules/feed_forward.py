@@ -137,7 +137,7 @@ class SoftmaxFeedForward(FeedForward):
 
     @settings(flags=False)
     class Config:
-        """Options behind the colon."""
+        """Options of ``--feed-forward softmax:temperature=2``."""
 
         temperature: float = option(1.0, "divisor of the scores of the memory", above=0)
 

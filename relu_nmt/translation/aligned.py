@@ -341,7 +341,7 @@ class AlignedState(DecoderState):
         in_sentence = ancestry & (self._numbers[:, None, :used] == numbers[:, :, None])
         # No beam sees an entry before this one.
         begin = int(in_sentence.any(0).any(0).byte().argmax())
-        inside = TreeVisibility(in_sentence[:, :, begin:], rows=(rows, rows))
+        inside = TreeVisibility(in_sentence[:, :, begin:], sentences=(rows, rows))
         # A beam sees the source sentence of equal number.
         source_view = SentenceView.of_beams(
             numbers.reshape(tokens.shape), self._source, self.cross_visibility, self._source_view

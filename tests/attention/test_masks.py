@@ -66,8 +66,8 @@ def test_all_sequences_have_the_same_positions_and_causal_queries_are_the_last()
 def test_places_count_visible_keys_only():
     mask = torch.tensor([[0, 0, 1, 0, 1], [1, 1, 1, 0, 0], [0, 0, 0, 0, 0]]).bool()
     holed = Visibility(5, 5, key_mask=mask)
-    assert holed.places().tolist() == [[0, 0, 0, 0, 1], [0, 1, 2, 2, 2], [0] * 5]
-    assert Visibility(3, 3).places().tolist() == [[0, 1, 2]]
+    assert holed.positions_without_padding().tolist() == [[0, 0, 0, 0, 1], [0, 1, 2, 2, 2], [0] * 5]
+    assert Visibility(3, 3).positions_without_padding().tolist() == [[0, 1, 2]]
 
 
 @pytest.mark.parametrize("padded", [False, True])

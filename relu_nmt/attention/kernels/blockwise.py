@@ -15,7 +15,7 @@ from torch import Tensor
 from relu_nmt.attention.base import AttentionOutput, AttentionProblem, RowSums
 from relu_nmt.attention.dropout import dropout_factors
 from relu_nmt.attention.kernels import tuned
-from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.masks import TreeVisibility, Visibility
 from relu_nmt.errors import ConfigError
 
 NO_INPUT = torch.empty(0)
@@ -160,31 +160,31 @@ def refuse_second_derivatives(backend: str) -> None:
         )
 
 
-def by_function(
-    function: Any, problem: AttentionProblem, plan: AttentionProblem, num_seeds: int
-) -> AttentionOutput:
+def run_autograd(function: Any, problem: AttentionProblem, num_seeds: int) -> AttentionOutput:
     """Solve a problem of pointwise attention by an autograd function.
 
-    The function takes the shifted q and k, v, the table of the bias, a plan and a seed of
-    dropout. It returns the values, and the sums over the rows of h(z). The plan is the problem in
-    the form that the function needs. It has no q, k and v: autograd keeps them for the backward
-    pass.
+    The function takes the shifted q and k, v, the table of the bias, the problem without its q, k
+    and v, which autograd keeps for the backward pass, and a seed of dropout. It returns the values,
+    and the sums over the rows of h(z).
     """
     # The seed comes from the global generator, so that torch.manual_seed repeats everything.
     # Draw it on the CPU: reading one from the GPU would wait for it.
     seed = 0
     if problem.dropout > 0:
         seed = int(torch.randint(num_seeds, ()))
-    plan = replace(plan, q=NO_INPUT, k=NO_INPUT, v=NO_INPUT)
-    table = None if plan.bias is None else plan.bias.table
+    without_inputs = replace(problem, q=NO_INPUT, k=NO_INPUT, v=NO_INPUT)
+    table = None if problem.bias is None else problem.bias.table
     # Cast here to the dtype of the products, since a function turns autocast off.
     q, k = problem.attention.shift(problem.q, problem.k, problem.visibility)
     v = problem.v
     dtype = v.dtype
     if torch.is_autocast_enabled(v.device.type) and dtype != torch.float64:
         dtype = torch.get_autocast_dtype(v.device.type)
-    values, *sums = function.apply(q.to(dtype), k.to(dtype), v.to(dtype), table, plan, seed)
-    return AttentionOutput(values.to(v.dtype), sums=RowSums(*sums) if problem.need.rows else None)
+    q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
+    values, *sums = function.apply(q, k, v, table, without_inputs, seed)
+    return AttentionOutput(
+        values.to(problem.v.dtype), sums=RowSums(*sums) if problem.need.rows else None
+    )
 
 
 def pointwise(problem: AttentionProblem) -> AttentionOutput:
@@ -193,12 +193,12 @@ def pointwise(problem: AttentionProblem) -> AttentionOutput:
     Reference: the products of FlashAttention (Dao et al. 2022, algorithms 1 and 4) without its
     softmax. ReLUFormer Eq. 5 for the weights and Eq. 7 for the sums.
     """
-    return by_function(_Blockwise, problem, problem, 1 << 62)
+    return run_autograd(_Blockwise, problem, 1 << 62)
 
 
 def supports(problem: AttentionProblem) -> bool:
     """Return True if no weights are wanted. A tree of hypotheses has too few queries to gain."""
-    return not problem.need.weights and problem.visibility.ancestry is None
+    return not (problem.need.weights or isinstance(problem.visibility, TreeVisibility))
 
 
 class _Blockwise(torch.autograd.Function):
@@ -211,25 +211,25 @@ class _Blockwise(torch.autograd.Function):
         k: Tensor,
         v: Tensor,
         table: Tensor | None,
-        plan: AttentionProblem,
+        problem: AttentionProblem,
         seed: int,
     ) -> tuple[Tensor | None, ...]:
         exact = torch.promote_types(q.dtype, torch.float32)
         values = _heads_inside(v, q.size(2))
-        rows = plan.need.rows
-        telemetry = plan.need.telemetry
-        needed = (rows, rows and plan.attention.map.non_negative, telemetry, telemetry)
+        rows = problem.need.rows
+        telemetry = problem.need.telemetry
+        needed = (rows, rows and problem.attention.map.non_negative, telemetry, telemetry)
         sums = [
             q.new_zeros(q.shape[:3], dtype=exact) if is_needed else None for is_needed in needed
         ]
-        ctx.parts = make_parts(plan.visibility, q, k, seed)
-        ctx.plan = plan
+        ctx.parts = make_parts(problem.visibility, q, k, seed)
+        ctx.problem = problem
         ctx.save_for_backward(q, k, v)
         # Leave missing gradients None, to save their products.
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*(x for x in sums[2:] if x is not None))
         # Fill them block by block. ``room`` counts the bytes of scores that may still be kept.
-        step = _Steps(plan, q, k, v)
+        step = _Steps(problem, q, k, v)
         if any(ctx.needs_input_grad) and not tuned.waits(q):
             step.room = tuned.KEPT_BYTES
         with torch.autocast(q.device.type, enabled=False):
@@ -252,8 +252,8 @@ class _Blockwise(torch.autograd.Function):
         grads = [_heads_inside(x, x.size(2)) for x in (q, k, v)]
         grad_table = None
         if ctx.needs_input_grad[3]:
-            grad_table = torch.zeros_like(ctx.plan.bias.table)
-        step = _Steps(ctx.plan, q, k, v)
+            grad_table = torch.zeros_like(ctx.problem.bias.table)
+        step = _Steps(ctx.problem, q, k, v)
         with torch.autocast(q.device.type, enabled=False):
             for part in ctx.parts:
                 step.enter(part)
@@ -280,15 +280,15 @@ def _heads_inside(like: Tensor, length: int) -> Tensor:
 class _Steps:
     """Computes block by block, forward or backward. All blocks use the same memory."""
 
-    def __init__(self, plan: AttentionProblem, q: Tensor, k: Tensor, v: Tensor) -> None:
-        self.plan = plan
+    def __init__(self, problem: AttentionProblem, q: Tensor, k: Tensor, v: Tensor) -> None:
+        self.problem = problem
         self.all = (q.contiguous(), k.contiguous(), v.contiguous())
         self.exact = torch.promote_types(q.dtype, torch.float32)
         # In float16 unscaled sums over many keys would overflow. Otherwise scaling the outputs is
         # cheaper.
         self.scale_first = v.dtype == torch.float16
         # Look for zero weights only where reading them does not wait for the device.
-        self.skips = plan.attention.map.rectifies and not tuned.waits(q)
+        self.skips = problem.attention.map.rectifies and not tuned.waits(q)
         self.room = 0
         self.memory: dict[str, Tensor] = {}
 
@@ -297,8 +297,8 @@ class _Steps:
         self.part = part
         at = part.index
         self.q, self.k, self.v = (x[at] for x in self.all)
-        self.row_scale = self.plan.row_scale.expand(self.all[0].shape[:3])[..., None][at]
-        self.bias = self.plan.bias
+        self.row_scale = self.problem.row_scale.expand(self.all[0].shape[:3])[..., None][at]
+        self.bias = self.problem.bias
         if self.bias is not None and part.sample is not None:
             self.bias = self.bias.part(part.sample, part.heads)
 
@@ -394,35 +394,35 @@ class _Steps:
         if self.bias is not None:
             bias = self.bias.block(block.rows, block.keys).values()
             z.add_(bias.view(bias.shape[-z.dim() :]))
-        if self.plan.attention.map.rectifies:
+        if self.problem.attention.map.rectifies:
             self._hide(z.relu_(), block)
         elif z.dtype == torch.float16:
             z = z.float()
         return z
 
     def _weights(self, z: Tensor, block: Block) -> Tensor:
-        if self.plan.attention.map.name == "relu":
+        if self.problem.attention.map.name == "relu":
             return z
-        w = self.plan.attention.map.value(z)
+        w = self.problem.attention.map.value(z)
         # After the map: softplus(0) and sigmoid(0) are not 0.
-        if not self.plan.attention.map.rectifies:
+        if not self.problem.attention.map.rectifies:
             self._hide(w, block)
         return w
 
     def _times_derivative(self, dw: Tensor, z: Tensor, block: Block) -> Tensor:
         """Return dw h'(z), 0 where hidden. It may overwrite dw."""
-        if self.plan.attention.map.name == "relu" and dw.dtype == z.dtype:
+        if self.problem.attention.map.name == "relu" and dw.dtype == z.dtype:
             # dw where z > 0: one pass instead of a comparison and a product
             return torch.ops.aten.threshold_backward.grad_input(dw, z, 0, grad_input=dw)
-        dz = dw.mul_(self.plan.attention.map.derivative(z))
-        if not self.plan.attention.map.rectifies:
+        dz = dw.mul_(self.problem.attention.map.derivative(z))
+        if not self.problem.attention.map.rectifies:
             self._hide(dz, block)
         return dz
 
     def _hide(self, weights: Tensor, block: Block) -> None:
         """Set the entries of hidden keys to 0, in place."""
         rows = block.rows
-        offset = self.plan.visibility.offset
+        offset = self.problem.visibility.offset
         if self.part.hidden is not None:
             hidden = self.part.hidden[..., : block.num_keys]
             if block.live is not None:
@@ -442,10 +442,10 @@ class _Steps:
         return w.to(self.exact).clamp_min(torch.finfo(self.exact).tiny).log_()
 
     def _dropout_factors(self, w: Tensor, block: Block) -> Tensor | None:
-        if self.plan.dropout == 0:
+        if self.problem.dropout == 0:
             return None
         generator = torch.Generator(w.device).manual_seed(block.seed)
-        return dropout_factors(w, self.plan.dropout, generator)
+        return dropout_factors(w, self.problem.dropout, generator)
 
     def _seen(self, keys: Tensor, block: Block) -> Tensor:
         """Return the rows [..., n, d] of keys or values that the block's queries see."""

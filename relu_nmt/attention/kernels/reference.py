@@ -22,26 +22,25 @@ from relu_nmt.attention.regularizer import NULL_SUM, entropy
 
 
 def pointwise(problem: AttentionProblem) -> AttentionOutput:
-    """Return the outputs of pointwise attention by the mechanism's own formula.
+    """Return the outputs sum_j w_ij v_j of pointwise attention, by its formula.
 
-    The queries come divided by sqrt(d). The weights of the scores z_ij = q_i k_j + b_ij are
-    ``weigh(z_ij, n_i)``, such as :meth:`~relu_nmt.attention.reluformer.ReLUFormerAttention.weigh`.
-    Here b is the bias, and n_i the number of keys that query i may see. The sums leave out c(n_i).
+    The weights are w_ij = c(n_i) h(z_ij) of the scores z_ij = q_i k_j + b_ij. The queries come
+    divided by sqrt(d), h is the mechanism's map, b the bias, and c(n_i) the ``row_scale``. The sums
+    are of h(z_ij).
     """
     visibility = problem.visibility
     q, k = problem.attention.shift(problem.q, problem.k, visibility)
     scores = q @ k.transpose(-1, -2)  # [B, H, Nq, Nk]
     if problem.bias is not None:
         scores = scores + problem.bias.values()
-    counts = visibility.positive_counts[..., None].to(problem.row_scale.dtype)
-    weights = problem.attention.weigh(scores, counts)
-    # Mask the weights, not the scores, as softplus(0) and sigmoid(0) are not 0.
+    mapped = problem.attention.map.value(scores)  # h(z)
+    # Mask after the map, as softplus(0) and sigmoid(0) are not 0.
     if visibility.hidden is not None:
-        weights = weights.masked_fill(visibility.hidden, 0.0)
+        mapped = mapped.masked_fill(visibility.hidden, 0.0)
+    weights = mapped * problem.row_scale[..., None]
     output = AttentionOutput(weighted_values(weights, problem).to(problem.v.dtype))
     if problem.need.rows:
-        unscaled = weights / problem.row_scale[..., None]
-        output.sums = row_sums(unscaled, problem.need, problem.attention.map.non_negative)
+        output.sums = row_sums(mapped, problem.need, problem.attention.map.non_negative)
     if problem.need.weights:
         output.weights = weights
     return output
@@ -119,9 +118,8 @@ def blocks_of_rows(problem: AttentionProblem) -> AttentionOutput:
     size = max(tuned.ROWS_LEAST_ROWS, rows_of_block)
 
     def block(q: Tensor, k: Tensor, v: Tensor, rows: slice) -> tuple[Tensor, RowSums | None]:
-        part = replace(problem, q=q, k=k, v=v, visibility=visibility.block(rows))
-        if bias is not None:
-            part.bias = bias.block(rows, slice(k.size(2)))
+        part_bias = None if bias is None else bias.block(rows, slice(k.size(2)))
+        part = replace(problem, q=q, k=k, v=v, visibility=visibility.block(rows), bias=part_bias)
         weights = problem.attention.weights(part)
         values = weighted_values(weights, part)
         return values, row_sums(weights, need, positive) if need.rows else None

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from relu_nmt.attention.base import AttentionOutput, AttentionProblem
 from relu_nmt.attention.kernels import tuned
-from relu_nmt.attention.kernels.blockwise import by_function, refuse_second_derivatives
+from relu_nmt.attention.kernels.blockwise import refuse_second_derivatives, run_autograd
 from relu_nmt.attention.kernels.tuned import INTERPRETED, Blocks, candidates, choose
+from relu_nmt.attention.masks import TreeVisibility
 from relu_nmt.attention.score_bias import ScoreBias
 from relu_nmt.errors import ConfigError, MissingExtraError
 
@@ -31,8 +32,8 @@ _DROPOUT_LEVELS = 1 << 24  # as DROPOUT_BITS of the kernels
 def supports(problem: AttentionProblem) -> bool:
     """Return True if the kernels can solve the problem here. They never return the weights."""
     q, k, v = problem.q, problem.k, problem.v
-    tree = problem.visibility.ancestry
-    if problem.need.weights or problem.attention.map.kernels is None or tree is not None:
+    is_tree = isinstance(problem.visibility, TreeVisibility)
+    if problem.need.weights or problem.attention.map.kernels is None or is_tree:
         return False
     learned = problem.bias is not None and problem.bias.table.requires_grad
     if learned and not _any_order():  # the gradient of the table is added up in any order
@@ -73,17 +74,18 @@ def pointwise(problem: AttentionProblem) -> AttentionOutput:
     # Prepare the inputs of both directions besides q, k and v in the dtypes of the kernels.
     bias = _prepared(problem.bias)
     scale = problem.row_scale.detach().float()
-    plan = replace(problem, bias=bias, row_scale=scale)
-    return by_function(_PointwiseAttention, problem, plan, 1 << 31)
+    return run_autograd(
+        _PointwiseAttention, replace(problem, bias=bias, row_scale=scale), num_seeds=1 << 31
+    )
 
 
-def _threshold(plan: AttentionProblem) -> int:
+def _threshold(problem: AttentionProblem) -> int:
     """Return the random number of 24 bits below which a weight is dropped. 0 without dropout."""
-    return round(plan.dropout * _DROPOUT_LEVELS)
+    return round(problem.dropout * _DROPOUT_LEVELS)
 
 
 def _arguments(
-    plan: AttentionProblem,
+    problem: AttentionProblem,
     seed: int,
     inputs: tuple[Tensor, ...],
     extra: tuple[Tensor | None, ...],
@@ -96,9 +98,9 @@ def _arguments(
     strides.
     """
     # The mask of visible keys is [B, Nk] uint8, c is [B or 1, 1, Nq or 1].
-    bias = plan.bias
-    scale = plan.row_scale
-    mask = plan.visibility.key_mask
+    bias = problem.bias
+    scale = problem.row_scale
+    mask = problem.visibility.key_mask
     if mask is not None:
         mask = mask.contiguous().view(torch.uint8)
     # Codes and table of the bias, with a stride of 0 for codes that all samples share.
@@ -110,9 +112,9 @@ def _arguments(
         batches = (x.size(1) if x.size(0) > 1 else 0 for x in codes)
         numbers = (bias.zero, bias.table.size(1), *batches)
     # Tensors, their strides, then numbers, in the order of the kernels.
-    threshold = _threshold(plan)
+    threshold = _threshold(problem)
     return (
-        *(*inputs, scale, mask, plan.visibility.key_bounds, *tensors, *extra),
+        *(*inputs, scale, mask, problem.visibility.key_bounds, *tensors, *extra),
         *(stride for x in (*inputs, *outputs) for stride in x.stride()[:3]),
         scale.stride(0) if scale.size(0) > 1 else 0,
         scale.stride(2) if scale.size(2) > 1 else 0,
@@ -123,18 +125,18 @@ def _arguments(
     )
 
 
-def _constants(plan: AttentionProblem, q: Tensor, v: Tensor) -> dict[str, Any]:
+def _constants(problem: AttentionProblem, q: Tensor, v: Tensor) -> dict[str, Any]:
     """Return the constants for which all kernels are compiled."""
-    map = plan.attention.map
-    value, slope = map.kernels()
+    score_map = problem.attention.map
+    value, slope = score_map.kernels()
     return {
         "VALUE": value,
         "SLOPE": slope,
-        "POWER": map.power,
-        "HAS_BIAS": plan.bias is not None,
-        "CAUSAL": plan.visibility.hides_later,
-        "HAS_MASK": plan.visibility.key_mask is not None,
-        "DROPOUT": _threshold(plan) > 0,
+        "POWER": score_map.power,
+        "HAS_BIAS": problem.bias is not None,
+        "CAUSAL": problem.visibility.hides_later,
+        "HAS_MASK": problem.visibility.key_mask is not None,
+        "DROPOUT": _threshold(problem) > 0,
         "WIDTH": q.size(3),
         "VALUE_WIDTH": v.size(3),
         "PADDED": _padded(q.size(3)),
@@ -152,32 +154,37 @@ class _PointwiseAttention(torch.autograd.Function):
         k: Tensor,
         v: Tensor,
         table: Tensor | None,
-        plan: AttentionProblem,
+        problem: AttentionProblem,
         seed: int,
     ) -> tuple[Tensor | None, ...]:
         from relu_nmt.attention.kernels.triton_kernels import forward_kernel
 
         q, k, v = (_rows_in_one_piece(x) for x in (q, k, v))
         ctx.save_for_backward(q, k, v)
-        ctx.plan = plan
+        ctx.problem = problem
         ctx.seed = seed
         out = _empty_like_tokens(v, q.size(2))
-        rows = plan.need.rows
-        telemetry = plan.need.telemetry
-        logs = rows and plan.attention.map.non_negative
+        rows = problem.need.rows
+        telemetry = problem.need.telemetry
+        logs = rows and problem.attention.map.non_negative
         sums = [
             q.new_empty(q.shape[:3], dtype=torch.float32) if has_sum else None
             for has_sum in (rows, logs, telemetry, telemetry)
         ]
-        arguments = _arguments(plan, seed, (q, k, v), (out, *sums), (out,))
-        constants = {**_constants(plan, q, v), "SUMS": rows, "LOGS": logs, "TELEMETRY": telemetry}
+        arguments = _arguments(problem, seed, (q, k, v), (out, *sums), (out,))
+        constants = {
+            **_constants(problem, q, v),
+            "SUMS": rows,
+            "LOGS": logs,
+            "TELEMETRY": telemetry,
+        }
         # Scale first in float16, which unscaled weights may overflow.
         constants["SCALE_FIRST"] = v.dtype == torch.float16
 
         def launch(blocks: Blocks) -> None:
             _run(forward_kernel, q.size(2), blocks.rows, arguments, constants, blocks, q)
 
-        launch(_blocks("forward", launch, q, k, v, plan)[0])
+        launch(_blocks("forward", launch, q, k, v, problem)[0])
         # Leave missing gradients None, so that the kernels leave them out.
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*(x for x in sums[2:] if x is not None))
@@ -193,11 +200,11 @@ class _PointwiseAttention(torch.autograd.Function):
             do = v.new_zeros(()).expand(*q.shape[:3], v.size(3))
         sums = [None if g is None else g.float().contiguous() for g in (grad_total, grad_logs)]
         inputs = q, k, v, _rows_in_one_piece(do)
-        return *_gradients(ctx.plan, ctx.seed, inputs, sums, ctx.needs_input_grad[3]), None, None
+        return *_gradients(ctx.problem, ctx.seed, inputs, sums, ctx.needs_input_grad[3]), None, None
 
 
 def _gradients(
-    plan: AttentionProblem,
+    problem: AttentionProblem,
     seed: int,
     inputs: tuple[Tensor, Tensor, Tensor, Tensor],
     grad_sums: list[Tensor | None],
@@ -217,24 +224,24 @@ def _gradients(
     dq, dk, dv = (_empty_like_tokens(x, x.size(2)) for x in (q, k, v))
     has_total, has_logs = (grad is not None for grad in grad_sums)
     scale_first = has_total or has_logs or v.dtype == torch.float16
-    constants = {**_constants(plan, q, v), "TOTAL_GRAD": has_total, "LOGS_GRAD": has_logs}
+    constants = {**_constants(problem, q, v), "TOTAL_GRAD": has_total, "LOGS_GRAD": has_logs}
 
     def by_rows(blocks: Blocks) -> Tensor | None:
         """Write the gradient of q. Return the gradient of the table [H, R], if wanted."""
         grad_table = None
-        if bias_grad and plan.bias is not None:
+        if bias_grad and problem.bias is not None:
             # One table a sample, so that fewer threads wait for the same entry.
-            grad_table = plan.bias.table.new_zeros(q.size(0), *plan.bias.table.shape)
-        arguments = _arguments(plan, seed, inputs, (*grad_sums, dq, grad_table), (dq,))
+            grad_table = problem.bias.table.new_zeros(q.size(0), *problem.bias.table.shape)
+        arguments = _arguments(problem, seed, inputs, (*grad_sums, dq, grad_table), (dq,))
         settings = {**constants, "SCALE_FIRST": scale_first, "BIAS_GRAD": bias_grad}
         _run(rows_kernel, q.size(2), blocks.rows, arguments, settings, blocks, q)
         return None if grad_table is None else grad_table.sum(0)
 
     def by_columns(blocks: Blocks, sum_dq: Tensor | None = None) -> None:
         """Write the gradients of k and v. Add dq to ``sum_dq`` [B, H, Nq, d], if given."""
-        arguments = _arguments(plan, seed, inputs, (*grad_sums, sum_dq, dk, dv), (dk, dv))
+        arguments = _arguments(problem, seed, inputs, (*grad_sums, sum_dq, dk, dv), (dk, dv))
         # The scale may vary within a block of rows.
-        varying = plan.row_scale.size(2) > 1
+        varying = problem.row_scale.size(2) > 1
         settings = {**constants, "SCALE_FIRST": varying or scale_first, "FUSED": sum_dq is not None}
         _run(columns_kernel, dk.size(2), blocks.columns, arguments, settings, blocks, dk)
 
@@ -245,10 +252,10 @@ def _gradients(
         return sum_dq
 
     # Compare their times, if the device may add in any order.
-    row_blocks, row_time = _blocks("rows", by_rows, q, k, v, plan)
-    column_blocks, column_time = _blocks("columns", by_columns, q, k, v, plan)
+    row_blocks, row_time = _blocks("rows", by_rows, q, k, v, problem)
+    column_blocks, column_time = _blocks("columns", by_columns, q, k, v, problem)
     if _any_order() and row_time > 0 and not bias_grad:
-        fused_blocks, fused_time = _blocks("fused", in_one, q, k, v, plan)
+        fused_blocks, fused_time = _blocks("fused", in_one, q, k, v, problem)
         if fused_time < row_time + column_time:
             return dq.copy_(in_one(fused_blocks)), dk, dv, None
     grad_table = by_rows(row_blocks)
@@ -265,19 +272,19 @@ def _prepared(bias: ScoreBias | None) -> ScoreBias | None:
 
 
 def _blocks(
-    kernel: str, launch: Any, q: Tensor, k: Tensor, v: Tensor, plan: AttentionProblem
+    kernel: str, launch: Any, q: Tensor, k: Tensor, v: Tensor, problem: AttentionProblem
 ) -> tuple[Blocks, float]:
     """Return the block sizes for a kernel and its milliseconds, 0 if not measured."""
     # Use fixed sizes in the interpreter, which is too slow to measure.
-    rectifies = plan.attention.map.rectifies
+    rectifies = problem.attention.map.rectifies
     if _interpreted():
         return Blocks(**{**vars(INTERPRETED), "skip": rectifies}), 0.0
     width = max(_padded(q.size(3)), _padded(v.size(3)))
-    causal = plan.visibility.hides_later
+    causal = problem.visibility.hides_later
     # Measure long inputs only, and never while a graph is captured.
     long = min(q.size(2), k.size(2)) >= tuned.TRITON_LONG
     long = long and not torch.cuda.is_current_stream_capturing()
-    key = (kernel, q.device, q.dtype, width, causal, rectifies, long, plan.bias is None)
+    key = (kernel, q.device, q.dtype, width, causal, rectifies, long, problem.bias is None)
     return choose(key, candidates(kernel, width, q.dtype, long, rectifies), launch, long)
 
 

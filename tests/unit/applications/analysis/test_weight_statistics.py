@@ -82,7 +82,7 @@ def expected(model, pairs, positive=True):
             queries = of_source if record.slot == "encoder" else of_target
             keys = of_target if record.slot == "decoder" else of_source
             tokens = inputs[record.slot == "decoder"][0].numpy()
-            sees = "all" if record.visibility.rows is None else "sentence"
+            sees = "all" if record.visibility.sentences is None else "sentence"
             for head, table in enumerate(weights[0].double().numpy()):
                 for i, row in enumerate(table):
                     visible = np.arange(i + 1 if record.slot == "decoder" else len(row))
