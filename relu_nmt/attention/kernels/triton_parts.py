@@ -3,7 +3,7 @@
 For each map ``name`` of :mod:`relu_nmt.attention.pointwise` there are ``name(z, POWER)``,
 h(z), and ``name_slope(x, z, POWER)``, x h'(z).
 
-Names: ``Z`` scores, ``W`` weights h(Z), ``rows`` queries, ``columns`` keys, ``c`` the row scale.
+Names: ``z`` scores, ``w`` weights h(z), ``rows`` queries, ``columns`` keys, ``c`` the row scale.
 """
 
 # Arguments are tiles, pointers and numbers whose types Triton infers.
@@ -119,7 +119,7 @@ def score_gradient(
     z, dw, c, grad_total, grad_logs, VALUE: tl.constexpr, SLOPE: tl.constexpr, POWER: tl.constexpr,
     TOTAL_GRAD: tl.constexpr, LOGS_GRAD: tl.constexpr, SCALE_FIRST: tl.constexpr,
 ):  # fmt: skip
-    """Return dZ from the gradient dw of the weights. c and both gradients are broadcast to z."""
+    """Return dz from the gradient dw of the weights. c and both gradients are broadcast to z."""
     if SCALE_FIRST:
         dw = dw * c
     if TOTAL_GRAD:
