@@ -264,7 +264,7 @@ class PerformerAttention(FeatureAttention):
     def __init__(self, config: Config, num_heads: int, head_dim: int, dropout: float) -> None:
         super().__init__(config, num_heads, head_dim, dropout)
         # Draw a seed from the global generator, for checkpoints to store.
-        seed = int(torch.randint(2**31, ()))
+        seed = int(torch.randint(2**31, (), device="cpu"))
         self.seed_and_passes: Tensor
         self.register_buffer("seed_and_passes", torch.tensor([seed, 0]))
         directions = torch.empty(config.features, head_dim)
