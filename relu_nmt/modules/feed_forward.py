@@ -46,12 +46,10 @@ class FeedForward(nn.Module):
         ffn_dim: inner width F.
         dropout: probability after the activation.
         activation: maps [..., F] to [..., F]. None where a subclass defines :meth:`activate`.
-        gated: None keeps the attribute of the class.
-        normed: likewise.
     """
 
-    gated = False
-    normed = False
+    gated: ClassVar[bool] = False
+    normed: ClassVar[bool] = False
     inner_bias: ClassVar[bool] = True
 
     def __init__(
@@ -60,15 +58,9 @@ class FeedForward(nn.Module):
         ffn_dim: int,
         dropout: float,
         activation: Callable[[Tensor], Tensor] | None = None,
-        gated: bool | None = None,
-        normed: bool | None = None,
     ) -> None:
         super().__init__()
         self.activation = activation
-        if gated is not None:
-            self.gated = gated
-        if normed is not None:
-            self.normed = normed
         # One matrix holds W1, and W3 below it.
         parts = 1 + self.gated
         self.inner = nn.Linear(embed_dim, parts * ffn_dim, bias=self.inner_bias)
@@ -101,6 +93,18 @@ class FeedForward(nn.Module):
         return self.norm(self.outer(hidden))
 
 
+class GatedFeedForward(FeedForward):
+    """A feed-forward network with a gate."""
+
+    gated = True
+
+
+class NormedFeedForward(FeedForward):
+    """A feed-forward network with a LayerNorm of its output."""
+
+    normed = True
+
+
 def quick_gelu(hidden: Tensor) -> Tensor:
     """Return h sigmoid(1.702 h), which approximates GELU. CvT uses it."""
     return hidden * torch.sigmoid(1.702 * hidden)
@@ -119,10 +123,10 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 for _name, _activation in ACTIVATIONS.items():
     feed_forwards.register(_name)(partial(FeedForward, activation=_activation))
 # Shazeer 2020, "GLU variants improve transformer", Eq. 6, here with biases.
-feed_forwards.register("swiglu")(partial(FeedForward, activation=F.silu, gated=True))
-feed_forwards.register("geglu")(partial(FeedForward, activation=F.gelu, gated=True))
+feed_forwards.register("swiglu")(partial(GatedFeedForward, activation=F.silu))
+feed_forwards.register("geglu")(partial(GatedFeedForward, activation=F.gelu))
 # The control experiment for ``softmax-ln``: ReLU with the same norm.
-feed_forwards.register("relu-ln")(partial(FeedForward, activation=F.relu, normed=True))
+feed_forwards.register("relu-ln")(partial(NormedFeedForward, activation=F.relu))
 
 
 @feed_forwards.register("softmax")
