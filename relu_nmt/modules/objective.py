@@ -108,45 +108,44 @@ class RegularizedObjective(nn.Module):
         need = Need(statistics=regularize, telemetry=telemetry)
         with record_attention(self.model, need) as records, collect_loss_terms() as terms:
             output = self.loss(batch)
+        if regularize:
+            terms += self._regularizer_terms(records)
         if terms:
             _add_terms(output, terms)
         if telemetry:
             output.telemetry = attention_telemetry(records)
-        if regularize:
-            self._regularize(output, records)
         return output
 
-    def _regularize(self, output: LossOutput, records: list[AttentionRecord]) -> None:
-        """Add the penalty to the loss, once for each unit, and metrics of both terms."""
-        # Average each term over the modules. A part of an attention counts by its share of rows.
+    def _regularizer_terms(self, records: Sequence[AttentionRecord]) -> list[LossTerm]:
+        """Return both terms of the regularizer, averaged over the attention modules."""
         config = self.regularizer
-        count = output.sample_size
         margin = config.attention_entropy_margin
         shares: list[float] = []
-        terms: list[Tensor] = []
+        module_terms: list[Tensor] = []
         for record in records:
             if record.rows:
-                shares.append(record.visibility.share)
+                # A part of an attention counts by its share of rows.
+                share = record.visibility.share
+                shares.append(share)
                 values = regularizer_terms(record.rows, record.visibility, margin)
-                terms.append(torch.stack(values) * shares[-1])
+                module_terms.append(torch.stack(values) * share)
         # Divide by the sum of shares, so that parts make up one module.
-        norm, entropy = torch.stack(terms).sum(0).div(sum(shares)).unbind()
-        # Log the loss of the task alone, and the regularizer apart.
-        output.metrics = {
-            **output.metrics,
-            "attention_norm": (norm.detach() * count, count),
-            "attention_entropy": (entropy.detach() * count, count),
-        }
-        penalty = config.attention_norm_weight * norm + config.attention_entropy_weight * entropy
-        output.loss = output.loss + penalty * count
+        norm, entropy = torch.stack(module_terms).sum(0).div(sum(shares)).unbind()
+        return [
+            LossTerm("attention_norm", norm, config.attention_norm_weight),
+            LossTerm("attention_entropy", entropy, config.attention_entropy_weight),
+        ]
 
 
 def _add_terms(output: LossOutput, terms: Sequence[LossTerm]) -> None:
-    """Add the terms of modules to the loss, once for each unit, and their means to the metrics."""
+    """Add the terms to the loss, once for each unit, and their means to the metrics.
+
+    The metric of the loss is that of the task alone.
+    """
     count = output.sample_size
     values: dict[str, list[Tensor]] = {}
     for term in terms:
-        output.loss = output.loss + term.weight * term.value * count
         values.setdefault(term.name, []).append(term.value.detach())
+    output.loss = output.loss + sum(term.weight * term.value for term in terms) * count
     means = {name: (torch.stack(values[name]).mean() * count, count) for name in values}
     output.metrics = {**output.metrics, **means}
