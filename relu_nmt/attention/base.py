@@ -5,8 +5,8 @@ A back end is a run-time choice (``--attention-backend``), never part of a check
 Shapes: ``B`` batch, ``H`` heads, ``Nq`` and ``Nk`` query and key length, ``d`` head width.
 """
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -178,6 +178,8 @@ class Attention(nn.Module):
         slot: ``encoder``, ``decoder`` (self-attention) or ``cross``.
         layer: index of the layer, from 0.
         backend: the name of one of ``backends``, or ``auto``. See :func:`use_backend`.
+        recorded: results that recorders want besides the caller's need. See
+            :func:`~relu_nmt.attention.records.record_attention`.
     """
 
     Config: ClassVar[type] = AttentionConfig
@@ -202,6 +204,7 @@ class Attention(nn.Module):
         self.slot = "encoder"
         self.layer = 0
         self.backend = "auto"
+        self.recorded = NOTHING
         self.query_gain = self.key_gain = None
         if getattr(config, "qk_norm", False):
             self.query_gain = nn.Parameter(torch.ones(head_dim))
@@ -236,6 +239,7 @@ class Attention(nn.Module):
                 f"{self.name} attention has no scores to add a position bias to; choose another "
                 "position scheme or attention"
             )
+        need |= self.recorded
         if need.weights and not self.capabilities.weights:
             raise ConfigError(f"{self.name} attention has no weights [queries, keys] to show")
         dropout = self.dropout if self.training else 0.0
@@ -315,6 +319,24 @@ class Attention(nn.Module):
         ``joined`` [B, Nq, D] are the values of all heads, ``x`` [B, Nq, D] the queries' states.
         """
         return joined
+
+    @contextmanager
+    def recording(self, need: Need) -> Iterator[None]:
+        """Compute these results, too, inside the block, whatever the caller needs."""
+        earlier = self.recorded
+        self.recorded = need
+        try:
+            yield
+        finally:
+            self.recorded = earlier
+
+    def second_pass(self) -> AbstractContextManager[None]:
+        """Return a context for the second of two equal passes, which changes no state.
+
+        Call it before the first pass. Both passes compute the results that are recorded now. A
+        mechanism whose state changes in training passes extends this.
+        """
+        return self.recording(self.recorded)
 
     def most_keys(self, causal: bool) -> int | None:
         """Return the largest number of keys, in ``causal`` use or not. None for any number."""

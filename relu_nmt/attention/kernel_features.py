@@ -23,7 +23,6 @@ from relu_nmt.attention.base import (
 )
 from relu_nmt.attention.kernels import reference, tuned
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.records import second_pass
 from relu_nmt.config import MOST_SIZE, option, settings
 from relu_nmt.errors import ConfigError
 
@@ -320,6 +319,21 @@ class PerformerAttention(FeatureAttention):
         self._mirrored()[1] = passes
         self.seed_and_passes[1] = passes
 
+    def second_pass(self) -> AbstractContextManager[None]:
+        """Also repeat the draw of the first pass, and do not count the pass again."""
+        # Remember the count now, before the first pass raises it.
+        return self._repeated(super().second_pass(), self.passes)
+
+    @contextmanager
+    def _repeated(self, block: AbstractContextManager[None], passes: int) -> Iterator[None]:
+        later = self.passes
+        self.passes = passes
+        try:
+            with block:
+                yield
+        finally:
+            self.passes = later
+
     def _mirrored(self) -> list[int]:
         if self._seed_and_passes is None:
             self._seed_and_passes = self.seed_and_passes.tolist()
@@ -342,24 +356,6 @@ class PerformerAttention(FeatureAttention):
 
 def _forget_draw(attention: PerformerAttention, _: object) -> None:
     attention._seed_and_passes = attention._drawn = None
-
-
-@second_pass.register
-def _(attention: PerformerAttention) -> AbstractContextManager[None]:
-    """Repeat the draw of the first pass, and do not count the pass again."""
-    # Remember the count now, before the first pass raises it.
-    passes = attention.passes
-
-    @contextmanager
-    def block() -> Iterator[None]:
-        later = attention.passes
-        attention.passes = passes
-        try:
-            yield
-        finally:
-            attention.passes = later
-
-    return block()
 
 
 def random_directions(count: int, dim: int, seed: int) -> Tensor:

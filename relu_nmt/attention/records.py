@@ -1,7 +1,7 @@
 """Records of attention in a forward pass, made by hooks. Sums and means of row statistics.
 
 Layers need not know who watches them. A training step that computes activations a second time
-(``--checkpoint-activations``) uses :func:`without_records` and :func:`second_pass`.
+(``--checkpoint-activations``) uses :func:`without_records`.
 
 A *row* holds the weights of one query for its visible keys, before dropout.
 :mod:`relu_nmt.attention.kernels.reference` computes the statistics of every row, and
@@ -9,10 +9,9 @@ A *row* holds the weights of one query for its visible keys, before dropout.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import singledispatch
 from typing import Any
 
 import numpy as np
@@ -65,11 +64,6 @@ def record_attention(
     """
     records: list[AttentionRecord] = []
 
-    def ask(
-        module: Attention, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        return args, {**kwargs, "need": kwargs.get("need", NOTHING) | need}
-
     def keep(
         module: Attention, args: tuple[Any, ...], kwargs: dict[str, Any], output: AttentionOutput
     ) -> None:
@@ -79,23 +73,19 @@ def record_attention(
         by_name = dict(zip(("q", "k", "v", "visibility"), args, strict=False)) | kwargs
         visibility = by_name["visibility"]
         vectors = {}
-        if kwargs["need"].telemetry:
+        if module.recorded.telemetry:
             vectors = vector_sizes(by_name["q"], by_name["k"], output.values, visibility)
         record = AttentionRecord(
             module.slot, module.layer, output.rows, output.weights, visibility, vectors
         )
         (take or records.append)(record)
 
-    handles = []
-    for module in model.modules() if need != NOTHING else ():
-        if isinstance(module, Attention):
-            handles.append(module.register_forward_pre_hook(ask, with_kwargs=True))
-            handles.append(module.register_forward_hook(keep, with_kwargs=True))
-    try:
+    with ExitStack() as stack:
+        for module in model.modules() if need != NOTHING else ():
+            if isinstance(module, Attention):
+                stack.enter_context(module.recording(module.recorded | need))
+                stack.enter_context(module.register_forward_hook(keep, with_kwargs=True))
         yield records
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextmanager
@@ -106,28 +96,6 @@ def without_records() -> Iterator[None]:
         yield
     finally:
         _paused.reset(token)
-
-
-@singledispatch
-def second_pass(module: nn.Module) -> AbstractContextManager[None]:
-    """Return a context for the second of two equal passes, in which a module keeps its state.
-
-    Call it before the first pass. A class whose state changes in training passes registers its own
-    context.
-    """
-    return nullcontext()
-
-
-@second_pass.register(nn.BatchNorm2d)
-@contextmanager
-def _(module: nn.BatchNorm2d) -> Iterator[None]:
-    """Leave the running statistics as they are."""
-    momentum = module.momentum
-    module.momentum = 0.0
-    try:
-        yield
-    finally:
-        module.momentum = momentum
 
 
 @torch.no_grad()
