@@ -115,7 +115,7 @@ class StepView:
     # The cache entries visible to the beams of each tree, their newest ones included.
     visibility: Visibility
     # The position scheme's rotation and bias, computed once for all layers.
-    relative: RelativePositions | None
+    relative: RelativePositions
     memory_visibility: Visibility  # the memory visible to the beams of each sentence
     caches: Sequence[FastCache]  # keys and values of each layer
 
@@ -202,10 +202,10 @@ class LayersKernel:
         first_cache = caches[0]
 
         cosines = sines = bias = None
-        if view.relative is not None:
-            cosines, sines = view.relative.rotation or (None, None)
-            if view.relative.bias is not None:
-                bias = view.relative.bias.values().float().contiguous()
+        if view.relative.rotation is not None:
+            cosines, sines = view.relative.rotation
+        if view.relative.bias is not None:
+            bias = view.relative.bias.values().float().contiguous()
         self_fields = attention_fields(
             attention, view.visibility, first_cache["keys"], first_cache["values"], bias
         )

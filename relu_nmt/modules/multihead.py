@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from relu_nmt.attention.base import Attention
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.score_bias import ScoreBias
-from relu_nmt.modules.positions import RelativePositions
+from relu_nmt.modules.positions import NO_POSITIONS, RelativePositions
 
 
 class KeyValueCache(Protocol):
@@ -69,64 +69,63 @@ class MultiheadAttention(nn.Module):
         """Return the joined outputs of all heads [B, Nq, D]. See :meth:`Attention.forward`."""
         return self.attention(q, k, v, visibility, bias=bias).values.transpose(1, 2).flatten(2)
 
-    def finish(self, values: Tensor, x: Tensor) -> Tensor:
+    def project_output(self, joined: Tensor, x: Tensor) -> Tensor:
         """Return the output [B, Nq, D] for joined heads and states x of the queries."""
-        return self.out_proj(self.attention.finish(values, x))
+        return self.out_proj(self.attention.finish(joined, x))
 
 
-class SelfProjection(MultiheadAttention):
-    """One matrix that projects states to queries, keys and values: the base of self-attentions."""
+class SelfAttentionBase(MultiheadAttention):
+    """The base of self-attentions: one matrix projects states to queries, keys and values."""
 
     def __init__(self, embed_dim: int, attention: Attention) -> None:
         super().__init__(embed_dim, attention)
-        # Queries that are also keys are the first of two parts.
+        # Number of parts of the projected states. Queries that are also keys are one part.
         self.parts = 2 if attention.shares_queries_and_keys else 3
         [self.qkv] = self.draw_projections(self.parts)
 
     def heads(
-        self, projected: Tensor, relative: RelativePositions | None = None
+        self, projected: Tensor, relative: RelativePositions = NO_POSITIONS
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values [B, H, N, d] of projected states [B, N, 3 D].
 
         A position scheme rotates queries and keys.
         """
-        parts = [self.split(part) for part in projected.chunk(self.parts, dim=-1)]
-        q = self.attention.map_queries(parts[0])
-        k = self.attention.map_keys(parts[-2])
-        if relative is not None:
-            q, k = relative.rotate(q, k)
-        return q, k, parts[-1]
+        *queries_and_keys, v = map(self.split, projected.chunk(self.parts, dim=-1))
+        q = self.attention.map_queries(queries_and_keys[0])
+        k = self.attention.map_keys(queries_and_keys[-1])
+        q, k = relative.rotate(q, k)
+        return q, k, v
 
-    def values(
+    def joined_heads(
         self,
         projected: Tensor,
         visibility: Visibility,
-        relative: RelativePositions | None = None,
+        relative: RelativePositions = NO_POSITIONS,
         cache: KeyValueCache | None = None,
     ) -> Tensor:
         """Return the joined heads [B, N, D] of projected states [B, N, 3 D]."""
         q, k, v = self.heads(projected, relative)
         if cache is not None:
             k, v = cache.append(k, v, visibility.num_keys)
-        return self.attend(q, k, v, visibility, None if relative is None else relative.bias)
+        return self.attend(q, k, v, visibility, relative.bias)
 
 
-class SelfAttention(SelfProjection):
+class SelfAttention(SelfAttentionBase):
     """Attention among states."""
 
     def forward(
         self,
         x: Tensor,
         visibility: Visibility,
-        relative: RelativePositions | None = None,
+        relative: RelativePositions = NO_POSITIONS,
         cache: KeyValueCache | None = None,
     ) -> Tensor:
         """Map states [B, N, D] to states, with a position scheme and a cache of tokens."""
-        return self.finish(self.values(self.qkv(x), visibility, relative, cache), x)
+        return self.project_output(self.joined_heads(self.qkv(x), visibility, relative, cache), x)
 
 
-class MemoryProjection(MultiheadAttention):
-    """Two matrices, for queries and for keys and values: the base of attentions to a memory."""
+class CrossAttentionBase(MultiheadAttention):
+    """The base of attentions to a memory: one matrix for queries, one for keys and values."""
 
     def __init__(self, embed_dim: int, attention: Attention) -> None:
         super().__init__(embed_dim, attention)
@@ -147,7 +146,7 @@ class MemoryProjection(MultiheadAttention):
         return self.attend(queries, k, v, visibility).view_as(q)
 
 
-class CrossAttention(MemoryProjection):
+class CrossAttention(CrossAttentionBase):
     """Attention of states to a memory, such as the encoder's states."""
 
     def forward(self, x: Tensor, visibility: Visibility, memory: Tensor | KeyValueCache) -> Tensor:
@@ -156,4 +155,4 @@ class CrossAttention(MemoryProjection):
             k, v = self.memory_heads(self.kv(memory))
         else:
             k, v = memory.memory()
-        return self.finish(self.attend_to(k, v, self.q(x), visibility), x)
+        return self.project_output(self.attend_to(k, v, self.q(x), visibility), x)

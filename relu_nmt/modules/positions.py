@@ -69,10 +69,10 @@ class PositionScheme(nn.Module):
         """Return the bias of the scores in self-attention, or None."""
         return None
 
-    def relative(self, visibility: Visibility) -> "RelativePositions | None":
-        """Return rotation and bias for all layers of one pass. None without both."""
+    def relative(self, visibility: Visibility) -> "RelativePositions":
+        """Return rotation and bias for all layers of one pass."""
         if not self.needs_scores:
-            return None
+            return NO_POSITIONS
         rotation = self.rotation(visibility.query_positions())
         return RelativePositions(rotation, self.bias(visibility))
 
@@ -89,8 +89,8 @@ The first half of the sines is negated.
 class RelativePositions:
     """Rotation of queries and keys, and bias of the scores, for all layers of one pass."""
 
-    rotation: Rotation | None
-    bias: ScoreBias | None
+    rotation: Rotation | None = None
+    bias: ScoreBias | None = None
 
     def rotate(self, *parts: Tensor) -> list[Tensor]:
         """Return queries and keys [B, H, N, d] of the same tokens rotated, in their own dtype."""
@@ -103,6 +103,9 @@ class RelativePositions:
             torch.addcmul(x * cosines, other, sines).to(x.dtype)
             for x, other in zip(parts, swapped, strict=True)
         ]
+
+
+NO_POSITIONS = RelativePositions()
 
 
 # No positions: without a causal mask, the order of the tokens has no effect.

@@ -15,8 +15,8 @@ from relu_nmt.attention.masks import Visibility
 from relu_nmt.modules import norms
 from relu_nmt.modules.config import TransformerOptions
 from relu_nmt.modules.feed_forward import build_feed_forward
-from relu_nmt.modules.multihead import KeyValueCache, MemoryProjection, SelfProjection
-from relu_nmt.modules.positions import RelativePositions
+from relu_nmt.modules.multihead import CrossAttentionBase, KeyValueCache, SelfAttentionBase
+from relu_nmt.modules.positions import NO_POSITIONS, RelativePositions
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class TransformerLayer(nn.Module):
     def __init__(
         self,
         config: LayerConfig,
-        self_attention: SelfProjection,
-        cross_attention: MemoryProjection | None = None,
+        self_attention: SelfAttentionBase,
+        cross_attention: CrossAttentionBase | None = None,
     ) -> None:
         super().__init__()
         self.self_attention = self_attention
@@ -69,7 +69,7 @@ class TransformerLayer(nn.Module):
         self,
         x: Tensor,
         visibility: Visibility,
-        relative: RelativePositions | None = None,
+        relative: RelativePositions = NO_POSITIONS,
         memory: Tensor | None = None,
         memory_visibility: Visibility | None = None,
         cache: KeyValueCache | None = None,

@@ -16,7 +16,7 @@ from relu_nmt.attention.kernels import tuned
 from relu_nmt.attention.masks import TreeVisibility, Visibility
 from relu_nmt.attention.sentences import SentenceRows, SentenceView
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.modules.multihead import MemoryProjection, MultiheadAttention, SelfProjection
+from relu_nmt.modules.multihead import CrossAttentionBase, MultiheadAttention, SelfAttentionBase
 from relu_nmt.modules.positions import RelativePositions, sinusoids
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.decoder import Decoder
@@ -107,7 +107,7 @@ class DocumentGate(nn.Module):
         return x + F.embedding(rows.row_of, change).view_as(x)
 
 
-class AlignedSelfAttention(SelfProjection):
+class AlignedSelfAttention(SelfAttentionBase):
     """Self-attention inside sentences. With a gate it also attends to the whole document."""
 
     def __init__(self, embed_dim: int, attention: Attention, gated: bool) -> None:
@@ -118,26 +118,26 @@ class AlignedSelfAttention(SelfProjection):
         self,
         x: Tensor,
         view: SentenceView,
-        positions: Sequence[RelativePositions | None],
+        positions: Sequence[RelativePositions],
         cache: AlignedCache | None = None,
     ) -> Tensor:
         """Map states [B, N, D]. ``positions`` are for the document, then for each part of it."""
         projected = self.qkv(x)
         inside = self._inside(projected, view, positions[1:], cache)
         if self.gate is None:
-            return self.finish(inside, x)
+            return self.project_output(inside, x)
         # Attend to the whole document with queries and keys that tell its sentences apart.
         width = (self.parts - 1) * self.embed_dim
         numbered = self.gate.numbered(projected, self.qkv, view.queries, width)
         document_cache = None if cache is None else cache.document
-        document = self.values(numbered, view.document, positions[0], document_cache)
+        document = self.joined_heads(numbered, view.document, positions[0], document_cache)
         return _gated(self, self.gate, inside, document, x)
 
     def _inside(
         self,
         projected: Tensor,
         view: SentenceView,
-        positions: Sequence[RelativePositions | None],
+        positions: Sequence[RelativePositions],
         cache: AlignedCache | None,
     ) -> Tensor:
         """Return the joined heads [B, N, D] of attention inside sentences."""
@@ -153,12 +153,11 @@ class AlignedSelfAttention(SelfProjection):
                 keys, values = cache.append(k, v, view.document.num_keys)
                 k = keys[:, :, -visibility.num_keys :]
                 v = values[:, :, -visibility.num_keys :]
-            bias = None if relative is None else relative.bias
-            outputs.append(self.attend(q, k, v, visibility, bias))
+            outputs.append(self.attend(q, k, v, visibility, relative.bias))
         return view.put(outputs).view(*projected.shape[:2], -1)
 
 
-class AlignedCrossAttention(MemoryProjection):
+class AlignedCrossAttention(CrossAttentionBase):
     """Attention of target to source sentences. With a gate it also attends to the whole source."""
 
     def __init__(self, embed_dim: int, attention: Attention, gated: bool) -> None:
@@ -182,7 +181,7 @@ class AlignedCrossAttention(MemoryProjection):
             outputs.append(self.attend_to(keys, values, rows, part.visibility))
         inside = view.put(outputs).view_as(q)
         if self.gate is None or document_heads is None:
-            return self.finish(inside, x)
+            return self.project_output(inside, x)
         keys, values = document_heads
         numbered = self.gate.numbered(q, self.q, view.queries, self.embed_dim)
         document = self.attend_to(keys, values, numbered, view.document)
@@ -231,7 +230,7 @@ class AlignedStack(TransformerStack):
         """Return whether to compute attention in parts of similar sentence lengths."""
         return self.training and not tuned.waits(tokens)
 
-    def positions_of(self, view: SentenceView) -> list[RelativePositions | None]:
+    def positions_of(self, view: SentenceView) -> list[RelativePositions]:
         """Return the rotations and biases of the whole document and of each part of sentences."""
         scheme = self.embedding.positions
         inside = [scheme.relative(part.visibility) for part in view.parts]

@@ -71,7 +71,7 @@ class ConvolutionalAttention(MultiheadAttention):
         # The mechanism divides by the root of D / H. Divide by the root of H, too.
         q = q * self.num_heads**-0.5
         visibility = Visibility(q.size(2), k.size(2), device=x.device)
-        return self.finish(self.attend(q, k, v, visibility), x)
+        return self.project_output(self.attend(q, k, v, visibility), x)
 
 
 def depth_wise(dim: int, stride: int) -> Convolutions:

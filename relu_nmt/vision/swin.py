@@ -123,7 +123,7 @@ class WindowAttention(SelfAttention):
         q, k, v = self.heads(windows.take(self.qkv(x)))  # [B W, H, N', d]
         bias = None if self.position_bias is None else windows.bias(self.position_bias.T)
         values = self.attend(q, k, v, windows.visibility, bias)  # [B W, N', D]
-        return self.finish(windows.put(values), x)
+        return self.project_output(windows.put(values), x)
 
 
 def patch_merging(config: VisionTransformerConfig, stage: int) -> nn.Sequential:

@@ -167,7 +167,7 @@ class ClassAttention(SelfAttention):
             q = q[:, :, :1]
         visibility = Visibility(q.size(2), k.size(2), device=x.device, grid=grid)
         values = self.attend(q, k, v, visibility)
-        return self.finish(values[:, :1], x[:, :1])
+        return self.project_output(values[:, :1], x[:, :1])
 
 
 class ClassBlock(Block):

@@ -21,7 +21,7 @@ from relu_nmt.config.registry import Spec
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import CheckpointError, needing
 from relu_nmt.modules.config import SLOTS
-from relu_nmt.modules.multihead import MemoryProjection, SelfProjection
+from relu_nmt.modules.multihead import CrossAttentionBase, SelfAttentionBase
 from relu_nmt.translation.base import TranslationModel
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder import EncoderOutput, TransformerStack
@@ -253,9 +253,9 @@ def _fill_stack(spec: Any, stack: TransformerStack, embeddings: Any) -> None:
         _fill(layer_spec.ffn.layer_norm, layer.feed_forward_residual.norm)
 
 
-def _fill_attention(spec: Any, attention: SelfProjection | MemoryProjection) -> None:
+def _fill_attention(spec: Any, attention: SelfAttentionBase | CrossAttentionBase) -> None:
     parts: Sequence[nn.Module]
-    if isinstance(attention, SelfProjection):
+    if isinstance(attention, SelfAttentionBase):
         parts = [attention.qkv]
     else:
         parts = [attention.q, attention.kv]
