@@ -153,9 +153,9 @@ def resize_positions(positions: Tensor, old: Grid, new: Grid) -> Tensor:
     if old == new:
         return positions
     tokens, patches = positions.tensor_split([-old.num_patches])
-    picture = patches.float().T.unflatten(1, old)[None]  # [1, D, height, width]
-    picture = F.interpolate(picture, tuple(new), mode="bicubic", antialias=True)
-    patches = picture[0].flatten(1).T.to(positions.dtype)  # [new patches, D]
+    feature_map = patches.float().T.unflatten(1, old)[None]  # [1, D, height, width]
+    feature_map = F.interpolate(feature_map, tuple(new), mode="bicubic", antialias=True)
+    patches = feature_map[0].flatten(1).T.to(positions.dtype)  # [new patches, D]
     return torch.cat([tokens, patches])  # [T + new patches, D]
 
 
@@ -177,25 +177,25 @@ def pre_norm(
 class Block(nn.Module):
     """Attention, perhaps convolutions, and a feed-forward network, each in a residual branch.
 
-    ``placement`` describes the branches. The attention is called with (x, arrangement). ``local``
-    has convolutions of the patches, which map [B, D, height, width] to the same shape.
+    ``layer_config`` describes the branches. The attention is called with (x, arrangement).
+    ``local`` has convolutions of the patches, which map [B, D, height, width] to the same shape.
     """
 
     def __init__(
         self,
-        placement: LayerConfig,
+        layer_config: LayerConfig,
         attention: nn.Module,
         feed_forward: nn.Module,
         local: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.attention = attention
-        self.attention_residual = Residual(placement)
+        self.attention_residual = Residual(layer_config)
         self.local = local
         if local is not None:
-            self.local_residual = Residual(placement)
+            self.local_residual = Residual(layer_config)
         self.feed_forward = feed_forward
-        self.feed_forward_residual = Residual(placement)
+        self.feed_forward_residual = Residual(layer_config)
 
     def forward(self, x: Tensor, arrangement: Any, grid: Grid | None = None) -> Tensor:
         """Map [B, N, D] to [B, N, D].
@@ -208,16 +208,16 @@ class Block(nn.Module):
         if self.local is not None:
             assert grid is not None, "convolutions need the grid"
             residual = self.local_residual
-            picture = map_of(residual.before(x), grid)  # [B, D, height, width]
-            x = residual.add(x, self.local(picture).flatten(2).transpose(1, 2))
+            feature_map = map_of(residual.before(x), grid)  # [B, D, height, width]
+            x = residual.add(x, self.local(feature_map).flatten(2).transpose(1, 2))
         residual = self.feed_forward_residual
         return residual.add(x, self.feed_forward(residual.before(x)))
 
 
-def new_feed_forward(config: VisionTransformerConfig, placement: LayerConfig) -> nn.Module:
+def new_feed_forward(config: VisionTransformerConfig, layer_config: LayerConfig) -> nn.Module:
     """Return a new feed-forward network for blocks of this width."""
     return build_feed_forward(
-        config.feed_forward, placement.embed_dim, placement.ffn_dim, config.activation_dropout
+        config.feed_forward, layer_config.embed_dim, layer_config.ffn_dim, config.activation_dropout
     )
 
 
@@ -241,11 +241,11 @@ def build_stages(
         blocks = nn.ModuleList()
         for layer in range(first, first + count):
             attention = make_attention(config, stage, layer)
-            placement = pre_norm(config, attention.embed_dim, rates[layer], STAGE_NORM_EPS)
-            feed_forward = new_feed_forward(config, placement)
+            layer_config = pre_norm(config, attention.embed_dim, rates[layer], STAGE_NORM_EPS)
+            feed_forward = new_feed_forward(config, layer_config)
             # Only direct children of the attention: a mechanism draws its own weights.
             initialize_linears((*attention.children(), *feed_forward.modules()))
-            blocks.append(Block(placement, attention, feed_forward))
+            blocks.append(Block(layer_config, attention, feed_forward))
         stages.append(blocks)
         first += count
     return cast(Sequence[Sequence[Block]], stages)
@@ -264,39 +264,6 @@ def mechanism(
     dropout = config.attention_dropout
     head_dim = head_dim or config.embed_dim // config.heads
     return build_attention(spec, "encoder", layer, num_heads, head_dim, dropout, "--attention")
-
-
-class Convolutions(nn.Sequential):
-    """Convolutions, norms and activations, which train on maps of any size, even 1 x 1."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map [B, C, height, width] to [B, C', height', width']."""
-        for module in self:
-            if isinstance(module, nn.Conv2d):
-                x = convolved(module, x)
-            elif isinstance(module, nn.BatchNorm2d) and x.numel() == x.size(1):
-                mean, variance = module.running_mean, module.running_var
-                x = F.batch_norm(x, mean, variance, module.weight, module.bias, eps=module.eps)
-            else:
-                x = module(x)
-        return x
-
-
-def convolved(convolution: nn.Module, x: Tensor) -> Tensor:
-    """Return the convolution of a map. Parts of the kernel may see nothing but padding.
-
-    On a CPU in bfloat16 oneDNN leaves the gradient of such parts unset (PyTorch 2.13), unless the
-    padding is part of the map.
-    """
-    assert isinstance(convolution, nn.Conv2d)
-    pads = [int(pad) for pad in convolution.padding]
-    sides = zip(x.shape[2:], pads, convolution.kernel_size, strict=True)
-    if all(length + pad >= width for length, pad, width in sides):
-        return convolution(x)
-    x = F.pad(x, (pads[1], pads[1], pads[0], pads[0]))
-    weight = convolution.weight
-    bias = convolution.bias
-    return F.conv2d(x, weight, bias, convolution.stride, groups=convolution.groups)
 
 
 class ImageObjective(RegularizedObjective):

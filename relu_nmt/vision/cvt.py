@@ -14,8 +14,9 @@ from relu_nmt.attention.masks import Visibility
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.multihead import MultiheadAttention
 from relu_nmt.vision import base, vision_models
-from relu_nmt.vision.base import Convolutions, Grid, VisionModel
+from relu_nmt.vision.base import Grid, VisionModel
 from relu_nmt.vision.config import VisionTransformerConfig, shown_sides
+from relu_nmt.vision.convolutions import Convolutions, convolved
 
 FIRST_EMBEDDING = (7, 4, 2)
 """Width, stride and padding of the convolution before the first stage, in pixels."""
@@ -58,12 +59,12 @@ class ConvolutionalAttention(MultiheadAttention):
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         """Map [B, N, D] to [B, N, D]. The last height * width of the N are the patches."""
-        first = x[:, : x.size(1) - grid.num_patches]
+        class_tokens = x[:, : x.size(1) - grid.num_patches]
         image = base.map_of(x, grid)
 
         def heads(convolution: nn.Module, linear: nn.Module) -> Tensor:
             tokens = convolution(image).flatten(2).transpose(1, 2)  # [B, N or N / 4, D]
-            return self.split(linear(torch.cat([first, tokens], dim=1)))  # [B, H, N', d]
+            return self.split(linear(torch.cat([class_tokens, tokens], dim=1)))  # [B, H, N', d]
 
         q = self.attention.map_queries(heads(self.q_convolution, self.q))
         k = self.attention.map_keys(heads(self.k_convolution, self.k))
@@ -131,12 +132,12 @@ class ConvolutionalTransformer(VisionModel):
         # Each stage embeds the map [B, C, height, width] of the stage before.
         _check_size(images.shape[2:])
         for embedding, stage in zip(self.embeddings, self.stages, strict=True):
-            images = base.convolved(embedding["convolution"], images)  # [B, D, height, width]
+            images = convolved(embedding["convolution"], images)  # [B, D, height, width]
             grid = Grid(images.size(2), images.size(3))
             x = embedding["norm"](images.flatten(2).transpose(1, 2))  # [B, N, D]
             if stage is self.stages[-1]:
-                first = self.class_token.expand(x.size(0), -1, -1)
-                x = torch.cat([first, x], dim=1)  # [B, 1 + N, D]
+                class_tokens = self.class_token.expand(x.size(0), -1, -1)
+                x = torch.cat([class_tokens, x], dim=1)  # [B, 1 + N, D]
             x = self.with_dropout(x)
             for block in stage:
                 x = self.run_block(block, x, grid)

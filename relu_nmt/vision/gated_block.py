@@ -119,8 +119,8 @@ class GatedBlock(nn.Module):
         for unit in units:
             initialize(*unit.matrices())
         self.units = nn.ModuleList(units)
-        placement = pre_norm(config, dim, drop_paths(config.drop_path, config.layers)[index])
-        residuals = nn.ModuleList(Residual(placement) for _ in units)
+        layer_config = pre_norm(config, dim, drop_paths(config.drop_path, config.layers)[index])
+        residuals = nn.ModuleList(Residual(layer_config) for _ in units)
         self.residuals = cast(Sequence[Residual], residuals)
 
     def forward(self, x: Tensor, visibility: Visibility, grid: Grid) -> Tensor:

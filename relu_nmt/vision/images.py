@@ -14,7 +14,7 @@ from relu_nmt.config.shared import BatchLimits
 from relu_nmt.data.translation_batches import TensorBatch, batches_by_length
 from relu_nmt.errors import DataError, counted, some_of
 from relu_nmt.io.memory import require_memory
-from relu_nmt.vision import image_files
+from relu_nmt.vision import image_files, image_tables
 from relu_nmt.vision.config import IMAGE_SUFFIXES, AugmentationConfig
 from relu_nmt.vision.transforms import BYTES_OF_PIXEL, ImageTransform, mix_images, sample_generator
 
@@ -90,7 +90,7 @@ def open_images(path: str | os.PathLike[str], least_classes: int = 2) -> dict[st
     A folder or zip holds class folders (``cat/1.jpg``), or folders ``train`` and ``val`` (also
     ``valid``, ``validation``, ``test``) that hold class folders. One more folder may enclose all
     of these. Classes and images are in alphabetical order. For archives and tables see
-    :func:`~relu_nmt.vision.image_files.open_table`. Each set needs ``least_classes`` or more.
+    :func:`~relu_nmt.vision.image_tables.open_table`. Each set needs ``least_classes`` or more.
 
     Returns the sets by name, ``train`` first. Without such a part there is one set, named after the
     path.
@@ -105,7 +105,7 @@ def open_images(path: str | os.PathLike[str], least_classes: int = 2) -> dict[st
     parts = (TRAIN_FOLDER, *VALID_FOLDERS)
     if not source.exists():
         raise DataError(f"{source}: no such folder or file of images")
-    if image_files.is_table(source):
+    if image_tables.is_table(source):
         return _sets_of_table(source, parts, least_classes)
     tree = image_files.FileTree(source, parts)
     paths = sorted(tree.paths())
@@ -131,8 +131,8 @@ def sets_besides_train(path: str | os.PathLike[str], least_classes: int = 2) -> 
 
 def _sets_of_table(source: Path, parts: Sequence[str], least_classes: int) -> dict[str, ImageSet]:
     """Return the images of an archive or of tables by part, the training part first."""
-    rows, classes = image_files.open_table(source, parts, least_classes)
-    encoded = source.suffix != image_files.ARRAY_SUFFIX
+    rows, classes = image_tables.open_table(source, parts, least_classes)
+    encoded = source.suffix != image_tables.ARRAY_SUFFIX
     sets = {}
     for part in sorted(rows, key=lambda part: part != TRAIN_FOLDER):
         origin, image, labels = rows[part]

@@ -38,7 +38,7 @@ def neighbor_scores(
     labels: Tensor,
     test: Tensor,
     num_classes: int,
-    neighbours: int = 20,
+    neighbors: int = 20,
     temperature: float = 0.07,
 ) -> Tensor:
     """Return scores [M, C]: each nearest neighbor votes exp(cosine / temperature) for its class.
@@ -52,7 +52,7 @@ def neighbor_scores(
     # Normalize the rows, so that dot products are cosines.
     train = F.normalize(train.float())
     test = F.normalize(test.float())
-    count = min(neighbours, len(train))
+    count = min(neighbors, len(train))
     blocks = []
     # Compare some queries at a time, to bound the memory.
     for queries in test.split(QUERIES_AT_ONCE):

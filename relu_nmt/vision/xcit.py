@@ -14,8 +14,9 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.modules import norms
 from relu_nmt.modules.multihead import SelfAttention
 from relu_nmt.vision import base, vision_models
-from relu_nmt.vision.base import Block, Convolutions, Grid, VisionModel
+from relu_nmt.vision.base import Block, Grid, VisionModel
 from relu_nmt.vision.config import VisionTransformerConfig
+from relu_nmt.vision.convolutions import Convolutions
 
 WAVES = 32  # sines and cosines of the position on each axis
 ACTIVATIONS: dict[str, type[nn.Module]] = {"gelu": nn.GELU, "relu": nn.ReLU}
@@ -53,9 +54,9 @@ class XCiT(VisionModel):
         base.exempt_from_decay(self, self.class_token)
 
     def encode(self, images: Tensor) -> Iterator[tuple[Tensor, Grid]]:
-        picture = self.stem(images)  # [B, D, height, width]
-        grid = Grid(picture.size(2), picture.size(3))
-        x = picture.flatten(2).transpose(1, 2)  # [B, N, D]
+        feature_map = self.stem(images)  # [B, D, height, width]
+        grid = Grid(feature_map.size(2), feature_map.size(3))
+        x = feature_map.flatten(2).transpose(1, 2)  # [B, N, D]
         waves = fourier_positions(grid, x.device).to(self.positions.weight.dtype)
         x = self.with_dropout(x + self.positions(waves))
         visibility = Visibility(x.size(1), x.size(1), device=x.device, grid=grid)
@@ -140,13 +141,13 @@ def local_patch_interaction(config: VisionTransformerConfig) -> Convolutions:
 
 def xcit_block(config: VisionTransformerConfig, index: int) -> Block:
     """Return a new block. All have the same rate of stochastic depth."""
-    placement = base.pre_norm(config, config.embed_dim, config.drop_path)
+    layer_config = base.pre_norm(config, config.embed_dim, config.drop_path)
     attention = SelfAttention(config.embed_dim, base.mechanism(config, index, config.heads))
     base.initialize(attention.qkv.weight, attention.out_proj.weight)
     local = local_patch_interaction(config) if config.local_patch_interaction else None
-    feed_forward = base.new_feed_forward(config, placement)
+    feed_forward = base.new_feed_forward(config, layer_config)
     base.initialize_linears(feed_forward.modules())
-    return Block(placement, attention, feed_forward, local)
+    return Block(layer_config, attention, feed_forward, local)
 
 
 class ClassAttention(SelfAttention):
@@ -191,10 +192,10 @@ class ClassBlock(Block):
         )
         class_attention = ClassAttention(config.embed_dim, attention)
         base.initialize(class_attention.qkv.weight, class_attention.out_proj.weight)
-        placement = base.pre_norm(config, config.embed_dim, drop_path=0.0)
-        feed_forward = base.new_feed_forward(config, placement)
+        layer_config = base.pre_norm(config, config.embed_dim, drop_path=0.0)
+        feed_forward = base.new_feed_forward(config, layer_config)
         base.initialize_linears(feed_forward.modules())
-        super().__init__(placement, class_attention, feed_forward)
+        super().__init__(layer_config, class_attention, feed_forward)
         self.norms_patches = config.class_layers_norm_patches
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:  # type: ignore[override]
@@ -205,9 +206,9 @@ class ClassBlock(Block):
         x = residual.add(x, torch.cat([self.attention(normed, grid), normed[:, 1:]], dim=1))
         # The class token passes the feed-forward network. Patches are normed and doubled.
         residual = self.feed_forward_residual
-        first = residual.before(x[:, :1])
+        class_token = residual.before(x[:, :1])
         patches = x[:, 1:]
         if self.norms_patches:
             patches = residual.before(patches)
-        first = residual.add(first, self.feed_forward(first))
-        return torch.cat([first, 2 * patches], dim=1)
+        class_token = residual.add(class_token, self.feed_forward(class_token))
+        return torch.cat([class_token, 2 * patches], dim=1)

@@ -11,7 +11,7 @@ from relu_nmt.config.yaml_text import parse_yaml
 from relu_nmt.errors import CheckpointError
 from relu_nmt.vision.base import Grid, build_vision_model, resize_positions
 from relu_nmt.vision.config import VisionTransformerConfig, architectures
-from relu_nmt.vision.loading import TIMM_NAMES, load_timm_weights
+from relu_nmt.vision.timm_weights import TIMM_NAMES, load_timm_weights
 from tests.compat.timm_files import make_files
 from tests.compat.timm_files.make_files import FILES, MODELS
 

@@ -37,6 +37,7 @@ from relu_nmt.vision.images import (
     sets_besides_train,
     with_classes_of,
 )
+from relu_nmt.vision.timm_weights import load_timm_weights
 from relu_nmt.vision.transforms import ImageTransform
 
 OTHER_RATES = ("warmup_init_lr", "min_lr", "end_learning_rate")
@@ -240,7 +241,7 @@ def new_model(settings: Settings, num_classes: int, training: TrainingRun) -> Vi
     training.say_size(model)
     # Load public weights, except into a training that is resumed.
     if settings.init and training.checkpoint is None:
-        notes = loading.load_timm_weights(model, settings.init)
+        notes = load_timm_weights(model, settings.init)
         training.say("; ".join([f"start from the weights of {settings.init}", *notes]))
     return model
 

@@ -48,9 +48,9 @@ def test_neighbours_match_a_loop_over_all_pairs(neighbours):
 
 def test_votes_at_a_small_temperature_are_finite():
     train, labels, test = train_and_test(60, 17)
-    scores = neighbor_scores(train, labels, test, 4, neighbours=20, temperature=0.001)
+    scores = neighbor_scores(train, labels, test, 4, neighbors=20, temperature=0.001)
     assert scores.isfinite().all()
-    nearest = neighbor_scores(train, labels, test, 4, neighbours=1)
+    nearest = neighbor_scores(train, labels, test, 4, neighbors=1)
     assert torch.equal(scores.argmax(1), nearest.argmax(1))
 
 
