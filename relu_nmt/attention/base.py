@@ -33,7 +33,7 @@ class Capabilities:
     causal: bool = True
     # Queries and keys may come from different sequences, and queries one at a time.
     cross: bool = True
-    fewer_keys: bool = False  # a whole sequence of queries may see fewer keys than it has queries
+    fewer_keys: bool = False  # without ``cross``: a sequence of queries may see fewer keys
     weights: bool = True  # it has a matrix of weights [Nq, Nk], for dropout and to return
     # Its weights are a map of scores q k, so that a position scheme can add a bias to the scores or
     # rotate queries and keys.
@@ -44,6 +44,11 @@ class Capabilities:
     permutation_invariant: bool = True  # permuting keys and values together changes nothing
     double_backward: bool = True  # the reference back end has second derivatives
     reason: str = ""  # why it has no causal or cross form, for the error message
+
+    @property
+    def sees_fewer_keys(self) -> bool:
+        """True if a whole sequence of queries may see fewer keys than it has queries."""
+        return self.cross or self.fewer_keys
 
 
 MIXES_TOKENS = Capabilities(

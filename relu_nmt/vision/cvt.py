@@ -40,13 +40,9 @@ class ConvolutionalAttention(MultiheadAttention):
         dim = config.stage_dims[stage]
         head_dim = config.stage_head_dim
         attention = base.mechanism(config, layer, config.stage_heads[stage], head_dim)
-        able = attention.capabilities
-        if not (able.cross or able.fewer_keys):
-            fitting = []
-            for name in attentions.names():
-                kind = attentions.get(name).capabilities
-                if kind.cross or kind.fewer_keys:
-                    fitting.append(name)
+        if not attention.capabilities.sees_fewer_keys:
+            names = attentions.names()
+            fitting = [n for n in names if attentions.get(n).capabilities.sees_fewer_keys]
             raise ConfigError(
                 f"--attention {config.attention}: it needs as many keys as queries, but in CvT "
                 f"they are a quarter; choose one of {', '.join(fitting)}"

@@ -12,7 +12,7 @@ import torch
 
 from relu_nmt.attention.base import AttentionProblem, Need
 from relu_nmt.attention.kernels import triton as backend
-from relu_nmt.attention.kernels.tuned import Blocks, candidates, choose
+from relu_nmt.attention.kernels.tuned import BlockSizes, candidates, choose
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.pointwise import pointwise_maps
 
@@ -91,7 +91,7 @@ def test_the_first_block_size_that_fits_into_the_memory_is_used():
             raise OutOfResources(300_000, 200_000, "shared memory")
         ran.append(blocks.rows)
 
-    tried = tuple(Blocks(rows, 16, 4, 1) for rows in (128, 64, 32, 16))
+    tried = tuple(BlockSizes(rows, 16, 4, 1) for rows in (128, 64, 32, 16))
     for _ in range(2):
         assert choose("a key of this test", tried, launch, measure=False) == (tried[2], 0.0)
     assert ran == [32]

@@ -17,7 +17,7 @@ import torch
 from relu_nmt.attention.base import AttentionOutput, AttentionProblem, Need
 from relu_nmt.attention.kernels import reference, tuned
 from relu_nmt.attention.kernels import triton as backend
-from relu_nmt.attention.kernels.tuned import INTERPRETED, Blocks, candidates
+from relu_nmt.attention.kernels.tuned import INTERPRETED, BlockSizes, candidates
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.pointwise import pointwise_maps, power_map, rectified_power
 from relu_nmt.attention.score_bias import ScoreBias
@@ -205,7 +205,7 @@ def test_bias_in_half_precision(dtype):
 
 def test_a_fixed_bias_may_be_computed_in_one_pass_and_a_learned_one_only_in_any_order(monkeypatch):
     problem = case_of(70, 70, causal=True, bias=True)
-    blocks = Blocks(32, 32, 4, 1)
+    blocks = BlockSizes(32, 32, 4, 1)
     monkeypatch.setattr(backend, "_blocks", lambda kernel, *_: (blocks, 1.0))
     inputs = as_leaves([problem.q, problem.k, problem.v])
     fixed = dataclasses.replace(problem, **dict(zip("qkv", inputs, strict=True)))
@@ -329,7 +329,7 @@ def test_skipping_zero_blocks_changes_nothing(monkeypatch):
     k[:, :, :40] *= -1  # the first key blocks have no positive score
     problem = dataclasses.replace(problem, q=q, k=k)
     skipping = solved(backend.pointwise, problem, torch.float32)
-    plain = Blocks(INTERPRETED.rows, INTERPRETED.columns, 4, 1, skip=False)
+    plain = BlockSizes(INTERPRETED.rows, INTERPRETED.columns, 4, 1, skip=False)
     monkeypatch.setattr(backend, "_blocks", lambda *_: (plain, 0.0))
     computing = solved(backend.pointwise, problem, torch.float32)
     assert (computing["nonzero"] < 31).all()
@@ -339,7 +339,7 @@ def test_skipping_zero_blocks_changes_nothing(monkeypatch):
 @pytest.mark.parametrize("need", [Need(), SUMS])
 def test_the_fused_backward_pass_equals_two_passes(monkeypatch, need):
     problem = case_of(70, 70, causal=True, key_mask=some_hidden(70), need=need)
-    blocks = Blocks(32, 32, 4, 1)
+    blocks = BlockSizes(32, 32, 4, 1)
     monkeypatch.setattr(backend, "_blocks", lambda *_: (blocks, 0.0))
     two = solved(backend.pointwise, problem, torch.float32)
     monkeypatch.setattr(
@@ -354,7 +354,7 @@ def test_the_fused_backward_pass_equals_two_passes(monkeypatch, need):
 @pytest.mark.parametrize("columns", [16, 64])
 @pytest.mark.parametrize("shift", [0, 21])
 def test_block_sizes(monkeypatch, rows, columns, shift):
-    monkeypatch.setattr(backend, "_blocks", lambda *_: (Blocks(rows, columns, 4, 1), 0.0))
+    monkeypatch.setattr(backend, "_blocks", lambda *_: (BlockSizes(rows, columns, 4, 1), 0.0))
     key_mask = some_hidden(67 + shift) if shift else None
     assert_agrees(case_of(67, 67 + shift, causal=True, key_mask=key_mask, need=SUMS))
 

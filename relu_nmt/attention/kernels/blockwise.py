@@ -22,7 +22,7 @@ NO_INPUT = torch.empty(0)
 
 
 @dataclass
-class Block:
+class QueryBlock:
     """A block of queries of a part. They see no key from ``num_keys`` on.
 
     ``live`` are the indices of the keys whose weights are not all zero, ``None`` for all keys.
@@ -50,7 +50,7 @@ class Part:
     heads: slice  # range of its heads
     num_keys: int  # keys from here on are hidden from all queries
     hidden: Tensor | None  # [Nk] or, for several samples, [B, 1, 1, Nk] bool, further hidden keys
-    blocks: list[Block] = field(default_factory=list)
+    blocks: list[QueryBlock] = field(default_factory=list)
 
     @property
     def index(self) -> tuple[int | slice, ...]:
@@ -76,7 +76,7 @@ def make_parts(visibility: Visibility, q: Tensor, k: Tensor, seed: int = 0) -> l
             num_keys = part.num_keys
             if offset is not None:  # leave out the keys behind the last query's own
                 num_keys = max(0, min(num_keys, offset + stop))
-            part.blocks.append(Block(slice(start, stop), num_keys, seed))
+            part.blocks.append(QueryBlock(slice(start, stop), num_keys, seed))
             seed += 1
     return parts
 
@@ -282,13 +282,14 @@ class _Steps:
 
     def __init__(self, problem: AttentionProblem, q: Tensor, k: Tensor, v: Tensor) -> None:
         self.problem = problem
+        self.map = problem.attention.map
         self.all = (q.contiguous(), k.contiguous(), v.contiguous())
         self.exact = torch.promote_types(q.dtype, torch.float32)
         # In float16 unscaled sums over many keys would overflow. Otherwise scaling the outputs is
         # cheaper.
         self.scale_first = v.dtype == torch.float16
         # Look for zero weights only where reading them does not wait for the device.
-        self.skips = problem.attention.map.rectifies and not tuned.waits(q)
+        self.skips = self.map.rectifies and not tuned.waits(q)
         self.room = 0
         self.memory: dict[str, Tensor] = {}
 
@@ -302,7 +303,7 @@ class _Steps:
         if self.bias is not None and part.sample is not None:
             self.bias = self.bias.part(part.sample, part.heads)
 
-    def forward(self, block: Block, values: Tensor, sums: list[Tensor | None]) -> None:
+    def forward(self, block: QueryBlock, values: Tensor, sums: list[Tensor | None]) -> None:
         """Write the rows of ``block`` of outputs and sums, which start at 0. Find its live keys."""
         if block.num_keys == 0:
             return
@@ -349,7 +350,7 @@ class _Steps:
         self.grad_keys: Tensor | None = None
         self.grad_values: Tensor | None = None
 
-    def backward(self, block: Block, grad_queries: Tensor, grad_table: Tensor | None) -> None:
+    def backward(self, block: QueryBlock, grad_queries: Tensor, grad_table: Tensor | None) -> None:
         """Write the rows of ``block`` of the queries' gradient. Add to all other gradients."""
         if block.num_keys == 0 or (block.live is not None and len(block.live) == 0):
             return
@@ -387,39 +388,39 @@ class _Steps:
         grad_queries[..., rows, :] = self._product("dq", dz, k)
         self.grad_keys = self._added("dk", self.grad_keys, dz, self.q[..., rows, :], block)
 
-    def _scores(self, block: Block) -> Tensor:
+    def _scores(self, block: QueryBlock) -> Tensor:
         """Return z of the block's live keys, rectified and 0 where hidden if the map rectifies."""
         k = self._seen(self.k, block)
         z = self._product("z", self.q[..., block.rows, :], k.transpose(-1, -2))
         if self.bias is not None:
             bias = self.bias.block(block.rows, block.keys).values()
             z.add_(bias.view(bias.shape[-z.dim() :]))
-        if self.problem.attention.map.rectifies:
+        if self.map.rectifies:
             self._hide(z.relu_(), block)
         elif z.dtype == torch.float16:
             z = z.float()
         return z
 
-    def _weights(self, z: Tensor, block: Block) -> Tensor:
-        if self.problem.attention.map.name == "relu":
+    def _weights(self, z: Tensor, block: QueryBlock) -> Tensor:
+        if self.map.name == "relu":
             return z
-        w = self.problem.attention.map.value(z)
+        w = self.map.value(z)
         # After the map: softplus(0) and sigmoid(0) are not 0.
-        if not self.problem.attention.map.rectifies:
+        if not self.map.rectifies:
             self._hide(w, block)
         return w
 
-    def _times_derivative(self, dw: Tensor, z: Tensor, block: Block) -> Tensor:
+    def _times_derivative(self, dw: Tensor, z: Tensor, block: QueryBlock) -> Tensor:
         """Return dw h'(z), 0 where hidden. It may overwrite dw."""
-        if self.problem.attention.map.name == "relu" and dw.dtype == z.dtype:
+        if self.map.name == "relu" and dw.dtype == z.dtype:
             # dw where z > 0: one pass instead of a comparison and a product
             return torch.ops.aten.threshold_backward.grad_input(dw, z, 0, grad_input=dw)
-        dz = dw.mul_(self.problem.attention.map.derivative(z))
-        if not self.problem.attention.map.rectifies:
+        dz = dw.mul_(self.map.derivative(z))
+        if not self.map.rectifies:
             self._hide(dz, block)
         return dz
 
-    def _hide(self, weights: Tensor, block: Block) -> None:
+    def _hide(self, weights: Tensor, block: QueryBlock) -> None:
         """Set the entries of hidden keys to 0, in place."""
         rows = block.rows
         offset = self.problem.visibility.offset
@@ -441,13 +442,13 @@ class _Steps:
         """Return log w, finite where w is 0."""
         return w.to(self.exact).clamp_min(torch.finfo(self.exact).tiny).log_()
 
-    def _dropout_factors(self, w: Tensor, block: Block) -> Tensor | None:
+    def _dropout_factors(self, w: Tensor, block: QueryBlock) -> Tensor | None:
         if self.problem.dropout == 0:
             return None
         generator = torch.Generator(w.device).manual_seed(block.seed)
         return dropout_factors(w, self.problem.dropout, generator)
 
-    def _seen(self, keys: Tensor, block: Block) -> Tensor:
+    def _seen(self, keys: Tensor, block: QueryBlock) -> Tensor:
         """Return the rows [..., n, d] of keys or values that the block's queries see."""
         if block.live is not None:
             return keys.index_select(-2, block.live)
@@ -462,7 +463,7 @@ class _Steps:
         return torch.matmul(a, b, out=memory[: shape.numel()].view(shape))
 
     def _added(
-        self, name: str, total: Tensor | None, weights: Tensor, x: Tensor, block: Block
+        self, name: str, total: Tensor | None, weights: Tensor, x: Tensor, block: QueryBlock
     ) -> Tensor:
         """Return ``total`` [..., num_keys, d] plus weights^T x at the block's keys. None: zeros."""
         # A block of all keys starts the sum. If it is the only block, it needs no copy.

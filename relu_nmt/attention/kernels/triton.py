@@ -16,7 +16,7 @@ from torch import Tensor
 from relu_nmt.attention.base import AttentionOutput, AttentionProblem
 from relu_nmt.attention.kernels import tuned
 from relu_nmt.attention.kernels.blockwise import refuse_second_derivatives, run_autograd
-from relu_nmt.attention.kernels.tuned import INTERPRETED, Blocks, candidates, choose
+from relu_nmt.attention.kernels.tuned import INTERPRETED, BlockSizes, candidates, choose
 from relu_nmt.attention.masks import TreeVisibility
 from relu_nmt.attention.score_bias import ScoreBias
 from relu_nmt.errors import ConfigError, MissingExtraError
@@ -181,7 +181,7 @@ class _PointwiseAttention(torch.autograd.Function):
         # Scale first in float16, which unscaled weights may overflow.
         constants["SCALE_FIRST"] = v.dtype == torch.float16
 
-        def launch(blocks: Blocks) -> None:
+        def launch(blocks: BlockSizes) -> None:
             _run(forward_kernel, q.size(2), blocks.rows, arguments, constants, blocks, q)
 
         launch(_blocks("forward", launch, q, k, v, problem)[0])
@@ -226,7 +226,7 @@ def _gradients(
     scale_first = has_total or has_logs or v.dtype == torch.float16
     constants = {**_constants(problem, q, v), "TOTAL_GRAD": has_total, "LOGS_GRAD": has_logs}
 
-    def by_rows(blocks: Blocks) -> Tensor | None:
+    def by_rows(blocks: BlockSizes) -> Tensor | None:
         """Write the gradient of q. Return the gradient of the table [H, R], if wanted."""
         grad_table = None
         if bias_grad and problem.bias is not None:
@@ -237,7 +237,7 @@ def _gradients(
         _run(rows_kernel, q.size(2), blocks.rows, arguments, settings, blocks, q)
         return None if grad_table is None else grad_table.sum(0)
 
-    def by_columns(blocks: Blocks, sum_dq: Tensor | None = None) -> None:
+    def by_columns(blocks: BlockSizes, sum_dq: Tensor | None = None) -> None:
         """Write the gradients of k and v. Add dq to ``sum_dq`` [B, H, Nq, d], if given."""
         arguments = _arguments(problem, seed, inputs, (*grad_sums, sum_dq, dk, dv), (dk, dv))
         # The scale may vary within a block of rows.
@@ -245,7 +245,7 @@ def _gradients(
         settings = {**constants, "SCALE_FIRST": varying or scale_first, "FUSED": sum_dq is not None}
         _run(columns_kernel, dk.size(2), blocks.columns, arguments, settings, blocks, dk)
 
-    def in_one(blocks: Blocks) -> Tensor:
+    def in_one(blocks: BlockSizes) -> Tensor:
         # Sum in float32, since many blocks add to each row.
         sum_dq = q.new_zeros(q.shape, dtype=torch.float32)
         by_columns(blocks, sum_dq)
@@ -273,12 +273,12 @@ def _prepared(bias: ScoreBias | None) -> ScoreBias | None:
 
 def _blocks(
     kernel: str, launch: Any, q: Tensor, k: Tensor, v: Tensor, problem: AttentionProblem
-) -> tuple[Blocks, float]:
+) -> tuple[BlockSizes, float]:
     """Return the block sizes for a kernel and its milliseconds, 0 if not measured."""
     # Use fixed sizes in the interpreter, which is too slow to measure.
     rectifies = problem.attention.map.rectifies
     if _interpreted():
-        return Blocks(**{**vars(INTERPRETED), "skip": rectifies}), 0.0
+        return BlockSizes(**{**vars(INTERPRETED), "skip": rectifies}), 0.0
     width = max(_padded(q.size(3)), _padded(v.size(3)))
     causal = problem.visibility.hides_later
     # Measure long inputs only, and never while a graph is captured.
@@ -294,7 +294,7 @@ def _run(
     block: int,
     arguments: tuple[Any, ...],
     constants: dict[str, Any],
-    blocks: Blocks,
+    blocks: BlockSizes,
     q: Tensor,
 ) -> None:
     """Launch a kernel over blocks of ``length`` and all heads of all samples."""

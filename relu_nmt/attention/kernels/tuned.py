@@ -81,7 +81,7 @@ def fused_pays(problem: AttentionProblem) -> bool:
 
 
 @dataclass(frozen=True)
-class Blocks:
+class BlockSizes:
     """Sizes with which one kernel is launched."""
 
     rows: int  # queries in a block
@@ -93,11 +93,11 @@ class Blocks:
     skip: bool = False
 
 
-INTERPRETED = Blocks(32, 32, 1, 1, skip=True)
-_SMALLEST = (Blocks(32, 32, 4, 1), Blocks(16, 16, 4, 1))
-_SHORT = (Blocks(64, 64, 4, 2), *_SMALLEST)
-_WIDE = (Blocks(64, 64, 8, 2), Blocks(64, 32, 4, 2), *_SMALLEST)
-_FLOAT32 = (Blocks(64, 32, 4, 2), *_SMALLEST)
+INTERPRETED = BlockSizes(32, 32, 1, 1, skip=True)
+_SMALLEST = (BlockSizes(32, 32, 4, 1), BlockSizes(16, 16, 4, 1))
+_SHORT = (BlockSizes(64, 64, 4, 2), *_SMALLEST)
+_WIDE = (BlockSizes(64, 64, 8, 2), BlockSizes(64, 32, 4, 2), *_SMALLEST)
+_FLOAT32 = (BlockSizes(64, 32, 4, 2), *_SMALLEST)
 # Rows, columns, warps, stages and skip, by kernel and padded head width. Without a measurement the
 # first that fits is used. "fused" has at least 64 rows, so that the products for the gradient of
 # the queries are fast, too.
@@ -123,7 +123,7 @@ _LONG = {
 
 def candidates(
     kernel: str, width: int, dtype: torch.dtype, long: bool, rectifies: bool
-) -> tuple[Blocks, ...]:
+) -> tuple[BlockSizes, ...]:
     """Return the block sizes to try, the most promising first, the smallest last.
 
     The kernel is ``forward``, ``rows``, ``columns``, or ``fused``: ``columns`` with the gradient of
@@ -136,16 +136,19 @@ def candidates(
         return _WIDE
     if not long:
         return _SHORT
-    sizes_of_long = [Blocks(*sizes) for sizes in _LONG[kernel, max(width, 64)]]
+    sizes_of_long = [BlockSizes(*sizes) for sizes in _LONG[kernel, max(width, 64)]]
     return tuple(sizes for sizes in sizes_of_long if rectifies or not sizes.skip) + _SMALLEST
 
 
-_chosen: dict[Hashable, tuple[Blocks, float]] = {}
+_chosen: dict[Hashable, tuple[BlockSizes, float]] = {}
 
 
 def choose(
-    key: Hashable, tried: tuple[Blocks, ...], launch: Callable[[Blocks], None], measure: bool
-) -> tuple[Blocks, float]:
+    key: Hashable,
+    tried: tuple[BlockSizes, ...],
+    launch: Callable[[BlockSizes], None],
+    measure: bool,
+) -> tuple[BlockSizes, float]:
     """Return the fastest block sizes and their time in milliseconds, 0 if not measured.
 
     The choice for a ``key`` is kept for the life of the process. ``launch`` runs the kernel,
@@ -153,7 +156,7 @@ def choose(
     into the memory of the device are chosen.
     """
     if key not in _chosen:
-        times: dict[Blocks, float] = {}
+        times: dict[BlockSizes, float] = {}
         for blocks in tried:
             if times and (not measure or blocks in _SMALLEST):
                 break
@@ -167,7 +170,7 @@ def choose(
     return _chosen[key]
 
 
-def _time(launch: Callable[[Blocks], None], blocks: Blocks, measure: bool) -> float | None:
+def _time(launch: Callable[[BlockSizes], None], blocks: BlockSizes, measure: bool) -> float | None:
     """Return milliseconds a run, or ``None`` if the device lacks the memory for such blocks."""
     from triton.runtime.errors import OutOfResources
 
