@@ -244,7 +244,8 @@ class Attention(nn.Module):
                 f"{self.name} attention has no scores to add a position bias to; choose another "
                 "position scheme or attention"
             )
-        need |= self.recorded
+        if self.recorded != NOTHING:
+            need |= self.recorded
         if need.weights and not self.capabilities.weights:
             raise ConfigError(f"{self.name} attention has no weights [queries, keys] to show")
         dropout = self.dropout if self.training else 0.0
