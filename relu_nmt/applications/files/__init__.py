@@ -3,7 +3,8 @@
 A file format is one class of one file, registered in :data:`formats` under its name, which
 ``--format`` takes. It finds the segments of a file (:mod:`segments`), and writes their translations
 in their place (:mod:`document`). The model translates segments without tags (:mod:`sentences`), and
-the alignment of the words places the tags (:mod:`placing`).
+the alignment of the words (:mod:`aligned_words`) places the tags (:mod:`placing`). A file that
+names its language, or the direction of its text, gets new ones (:mod:`languages`).
 """
 
 import os

@@ -62,6 +62,8 @@ _MOST_BETWEEN = 1_000  # most characters between two properties of a run
 
 
 class _Reader(MarkupReader):
+    """Finds the segments of paragraphs. A segment has a pair for texts of the same properties."""
+
     _style = ""
     _last_space: Sequence[Span] = ()
     _field_code: list[Span] | None = None  # tags of a field up to its text, while they are read

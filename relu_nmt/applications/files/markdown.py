@@ -328,6 +328,8 @@ def _html_segments(source: str, spans: list[Span]) -> list[Segment]:
 
 
 class _Paragraph:
+    """Finds the segments of a text with inline markup. ``marks_as_text`` are no markup."""
+
     def __init__(
         self,
         source: str,

@@ -27,6 +27,8 @@ _DEFAULT_STYLE = re.compile(r"""<style:default-style\s[^<>]*family=["']paragraph
 
 
 class _Reader(MarkupReader):
+    """Finds the segments of paragraphs, in which elements may stand for spaces."""
+
     def add_text(self, piece: Piece) -> None:
         """Add text. Keep its first space also behind an element for a space or line break."""
         first_word = piece.end - len(piece.text.lstrip())

@@ -86,22 +86,27 @@ class Segment:
 
 
 class SegmentBuilder:
-    """Collects the text and the tags of one segment in the order of the source."""
+    """Collects the text and the tags of one segment in the order of the source.
+
+    Markup before the first word or pair stays outside the segment, as do empty tags behind the last
+    word. Pairs have names, by which their ends find them. Pairs that cross become empty tags.
+    """
 
     def __init__(self) -> None:
         self.without_end: set[Span] = set()  # opening tags of pairs that have no end
         self.text = ""
-        self._tags: list[Tag] = []
-        self._open: list[tuple[str, Tag]] = []
+        self._tags: list[Tag] = []  # outside all open pairs
+        self._open: list[tuple[str, Tag]] = []  # pairs without an end yet, from outer to inner
         self._starts: dict[str, Tag] = {}  # empty tags that begin spans, by the spans' names
         self._protected: list[Protected] = []
         self._text_spans: list[Span] = []
         self._begin: int | None = None  # of the segment in the source
         self._num_tags = 0
+        # The last tag, while no text follows. White space on both sides of it is noted there.
         self._last_empty: Tag | None = None
         self._last_opened: Tag | None = None
         self._is_behind_link = False
-        self._divides = False
+        self._divides = False  # whether a word that follows is another word
 
     def add_text(self, text: str, span: Span, is_whole: bool = False) -> None:
         """Add text of the source. White space becomes one space.
@@ -223,12 +228,7 @@ class SegmentBuilder:
         of this pair become empty tags.
         """
         numbers = [i for i, (open_name, _) in enumerate(self._open) if open_name == name]
-        overlaps = may_overlap and not self.is_innermost(name)
-        if overlaps and numbers and self._open[numbers[-1]][1].keeps_text:
-            # Tags of HTML within code may have no end.
-            inner = self._open[numbers[-1] + 1 :]
-            overlaps = not all(open_name.startswith("html ") for open_name, _ in inner)
-        if overlaps or not numbers:
+        if not numbers or (may_overlap and self._overlaps(numbers[-1])):
             if numbers:
                 self._make_empty(numbers[-1])
             self.add_empty(source, is_first=len(source) > 1, start=self._starts.pop(name, None))
@@ -241,11 +241,7 @@ class SegmentBuilder:
         tag.end = len(self.text)
         tag.closing = source
         if tag.keeps_text:
-            text = html.unescape(self.text[tag.begin :])
-            is_divided = any(not child.opening for child in all_tags(tag.children))
-            self._divides = is_divided and text.startswith(" ")
-            self._take_out(tag)
-            self.add_protected(text, tag.opening)
+            self._protect(tag)
             return
         tag.is_spaced = tag.is_spaced and tag.begin == tag.end
         self._is_behind_link = self._is_behind_link or name in _LINKS
@@ -321,6 +317,23 @@ class SegmentBuilder:
         siblings = self._open[number - 1][1].children if number else self._tags
         siblings.extend([tag, *tag.children])
         tag.children = []
+
+    def _overlaps(self, number: int) -> bool:
+        """Return True if a pair within an open pair has no end yet.
+
+        Tags of HTML within code do not count, since they may have no end at all.
+        """
+        is_code = self._open[number][1].keeps_text
+        inner_names = [name for name, _ in self._open[number + 1 :]]
+        return any(not is_code or not name.startswith("html ") for name in inner_names)
+
+    def _protect(self, tag: Tag) -> None:
+        """Turn a pair with a text that stays into a protected text."""
+        text = html.unescape(self.text[tag.begin :])
+        is_divided = any(not child.opening for child in all_tags(tag.children))
+        self._divides = is_divided and text.startswith(" ")
+        self._take_out(tag)
+        self.add_protected(text, tag.opening)
 
     def _is_note(self, tag: Tag) -> bool:
         """Return True for a note's number that touches the word or mark before it."""

@@ -38,10 +38,10 @@ EMPTY_PART = 100.0
 
 @dataclass(frozen=True)
 class Part:
-    """The text of a cue or of one speaker in it, and the number of its first source word."""
+    """The text of a cue or of one speaker in it, and the numbers of its source words."""
 
     segment: Segment
-    first_word: int
+    words: range
 
 
 @formats.register("subtitles")
@@ -61,7 +61,7 @@ class SubtitleFormat(TextFormat):
         """Return the source from a sentence's first cue to its last cue, with translated texts."""
         parts: Sequence[Part] = segment.note
         words = aligned_words(segment, translation)
-        firsts = [part.first_word for part in parts]
+        firsts = [part.words.start for part in parts]
         cuts = divided(words, firsts, 2 * self.options.line_width)
         line_end = line_end_of(source(segment.span))
         written = ""
@@ -107,13 +107,15 @@ def _sentences(texts: Iterable[Segment | None]) -> Iterator[Segment]:
 
 
 def _sentence(texts: Sequence[Segment]) -> Segment:
+    """Return the texts of cues as one segment, whose note has its parts."""
     parts = []
     protected = []
     joined = ""
     num_words = 0
     for text in texts:
-        parts.append(Part(text, num_words))
+        first_word = num_words
         num_words += len(source_spans(text))
+        parts.append(Part(text, range(first_word, num_words)))
         joined += " " if joined else ""
         for entry in text.protected:
             protected.append(Protected(len(joined) + entry.begin, len(joined) + entry.end))
@@ -124,9 +126,7 @@ def _sentence(texts: Sequence[Segment]) -> Segment:
 
 def _of_part(part: Part, words: Sequence[Word]) -> list[Word]:
     """Return words with their source word's number in the part. None: in another part."""
-    numbers: dict[int | None, int] = {}
-    for number in range(len(source_spans(part.segment))):
-        numbers[part.first_word + number] = number
+    numbers: dict[int | None, int] = {word: number for number, word in enumerate(part.words)}
     return [replace(word, source=numbers.get(word.source)) for word in words]
 
 

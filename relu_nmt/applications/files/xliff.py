@@ -36,6 +36,8 @@ _LINE_BREAK = re.compile(
 
 
 class _Reader(MarkedTextReader):
+    """Finds the units to translate. Each gets a target behind its source."""
+
     def __init__(self, source: str, vocabulary: Vocabulary) -> None:
         super().__init__(source, vocabulary)
         root = next(piece for piece in self.pieces if piece.kind in ("open", "empty"))
