@@ -17,7 +17,7 @@ from relu_nmt.applications.files.aligned_words import AlignedText
 from relu_nmt.applications.files.container import ZipFormat
 from relu_nmt.applications.files.document import Document, FileFormat
 from relu_nmt.applications.files.markup import MarkupReader, Piece, Vocabulary, XmlFormat, names
-from relu_nmt.applications.files.segments import KEPT_SPACE, Segment, Span, Tag, all_tags
+from relu_nmt.applications.files.segments import KEPT_SPACE, Segment, Span, Tag, all_tags, split_at
 
 _PARTS = re.compile(
     r"word/(?:document\d*|header\d*|footer\d*|footnotes|endnotes|comments|styles)\.xml"
@@ -163,13 +163,12 @@ class _Reader(MarkupReader):
             else:
                 before = [*before[:-1], self._keeping_tag]
         # Keep repeated spaces, even across runs, and a space at either end of the paragraph.
-        for match in pattern.finditer(self.source, begin, end):
-            text = html.unescape(self.source[begin : match.start()])
+        for span, match in split_at(pattern, self.source, (begin, end)):
+            text = html.unescape(self.source[slice(*span)])
             self.builder.add_text(text, run, is_whole=True)
-            self.builder.add_empty([*before, match.span(), *behind], is_space=True, is_first=True)
-            begin = match.end()
-        text = html.unescape(self.source[begin:end])
-        self.builder.add_text(text, run, is_whole=True)
+            if match is not None:
+                parts = [*before, match.span(), *behind]
+                self.builder.add_empty(parts, is_space=True, is_first=True)
         if text.endswith(" "):
             self._last_space = [*before, (end - 1, end), *behind]
 

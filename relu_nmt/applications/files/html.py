@@ -13,7 +13,7 @@ from relu_nmt.applications.files.markup import (
     Vocabulary,
     names,
 )
-from relu_nmt.applications.files.segments import Span, add_tag
+from relu_nmt.applications.files.segments import Span, add_tag, split_at
 
 REPEATING = names("b bdi bdo big cite del dfn em font i ins mark q s small span strike strong sub")
 REPEATING |= names("sup u")
@@ -163,27 +163,23 @@ class MarkedTextReader(MarkupReader):
 
     def add_text(self, piece: Piece) -> None:
         """Add text. Escaped HTML tags in it become tags."""
-        for match in _ESCAPED_TAG.finditer(self.source, piece.begin, piece.end):
-            super().add_text(replace(piece, end=match.start()))
-            piece = replace(piece, begin=match.end())
-            add_tag(self.builder, match, [match.span()], is_in_xml=True)
-        super().add_text(piece)
+        for (begin, end), match in split_at(_ESCAPED_TAG, self.source, piece.span):
+            super().add_text(replace(piece, begin=begin, end=end))
+            if match is not None:
+                add_tag(self.builder, match, [match.span()], is_in_xml=True)
 
     def add_part(self, piece: Piece) -> None:
         """Add a text, a closing tag or a comment. HTML tags in unparsed text become tags."""
         if piece.kind != "cdata":
             super().add_part(piece)
             return
-        position = piece.begin + len(CDATA)
+        begin = piece.begin + len(CDATA)
         end = piece.end - len("]]>")
-        opening = piece.begin, position
-        for match in _RAW_TAG.finditer(self.source, position, end):
-            text = self.source[position : match.start()]
-            self.builder.add_text(text, piece.span, is_whole=True)
-            source = [opening, match.span(), (end, piece.end)]
-            add_tag(self.builder, match, source, is_in_xml=True)
-            position = match.end()
-        self.builder.add_text(self.source[position:end], piece.span, is_whole=True)
+        for span, match in split_at(_RAW_TAG, self.source, (begin, end)):
+            self.builder.add_text(self.source[slice(*span)], piece.span, is_whole=True)
+            if match is not None:
+                source = [(piece.begin, begin), match.span(), (end, piece.end)]
+                add_tag(self.builder, match, source, is_in_xml=True)
 
 
 @formats.register("html")

@@ -18,6 +18,7 @@ from relu_nmt.applications.files.segments import (
     SegmentBuilder,
     Span,
     plain_segment,
+    split_at,
 )
 from relu_nmt.errors import DataError
 
@@ -348,16 +349,13 @@ class MarkupReader:
 
     def add_text(self, piece: Piece) -> None:
         """Add text. References to letters become letters, and references to symbols stay."""
-        position = piece.begin
         pattern = _KEPT if self.keeps_spaces else REFERENCE
-        for match in pattern.finditer(self.source, piece.begin, piece.end):
-            self.builder.add_text(self.source[position : match.start()], (position, match.start()))
-            position = match.end()
-            if match[0].isspace():
+        for span, match in split_at(pattern, self.source, piece.span):
+            self.builder.add_text(self.source[slice(*span)], span)
+            if match is not None and match[0].isspace():
                 self.add_space(match)
-            else:
+            elif match is not None:
                 add_reference(self.builder, match)
-        self.builder.add_text(self.source[position : piece.end], (position, piece.end))
 
     def add_space(self, match: re.Match[str]) -> None:
         """Add white space that stays as it is."""

@@ -2,7 +2,7 @@
 
 import html
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
@@ -415,13 +415,22 @@ def tagged_segment(
     :func:`add_tag` tells what a match of ``tags`` is.
     """
     builder = SegmentBuilder()
-    position, end = span
-    for match in tags.finditer(source, position, end):
-        builder.add_text(source[position : match.start()], (position, match.start()))
-        position = match.end()
-        add_tag(builder, match, [match.span()])
-    builder.add_text(source[position:end], (position, end))
+    for text_span, match in split_at(tags, source, span):
+        builder.add_text(source[slice(*text_span)], text_span)
+        if match is not None:
+            add_tag(builder, match, [match.span()])
     return builder.finish(note)
+
+
+def split_at(
+    pattern: re.Pattern[str], source: str, span: Span
+) -> Iterator[tuple[Span, re.Match[str] | None]]:
+    """Yield the place of each text before a match, and the match, which is None at the end."""
+    position, end = span
+    for match in pattern.finditer(source, position, end):
+        yield (position, match.start()), match
+        position = match.end()
+    yield (position, end), None
 
 
 def add_tag(
