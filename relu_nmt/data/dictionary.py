@@ -124,18 +124,9 @@ class Dictionary:
             number += 1
         return self._with(f"{FILLER}{number:04d}", self._indices[symbol])
 
-    def encode(
-        self, tokens: Sequence[str], append_eos: bool = True, separator: str | None = None
-    ) -> np.ndarray:
-        """Return the ids of ``tokens``, int64 [n], by default with ``</s>`` at the end.
-
-        A ``separator`` is an unknown word unless it is the last token, which ends the sentence.
-        """
+    def encode(self, tokens: Sequence[str], append_eos: bool = True) -> np.ndarray:
+        """Return the ids of ``tokens``, int64 [n], by default with ``</s>`` at the end."""
         ids = [self._indices.get(token, self.unk_index) for token in tokens]
-        if separator is not None:
-            for position, token in enumerate(tokens[:-1]):
-                if token == separator:
-                    ids[position] = self.unk_index
         if append_eos:
             ids.append(self.eos_index)
         return np.array(ids, dtype=np.int64)

@@ -51,11 +51,28 @@ class Line:
 
 
 class Separators(NamedTuple):
-    """Ids of the symbols that end sentences. ``alone``: also a sentence that is its own group."""
+    """Ids of the symbols that end the sentences of a group, in source and target.
+
+    ``alone``: they also end a sentence that is its own group. A document model that began as a
+    sentence model reads and writes such sentences without them, as before.
+    """
 
     source: int
     target: int
     alone: bool = True
+
+    @property
+    def num_lacking(self) -> int:
+        """Number of separators that a sentence alone lacks, 0 or 1."""
+        return int(not self.alone)
+
+    def of_group(self, num_sentences: int) -> "Separators | None":
+        """Return the separators of a group. None: its only sentence has none."""
+        return self if self.alone or num_sentences > 1 else None
+
+    def num_expected(self, source: np.ndarray) -> int:
+        """Return the number of separators in a translation of the ids [S] of a source."""
+        return max(int(self.alone), int(np.count_nonzero(source == self.source)))
 
 
 @settings
@@ -264,6 +281,7 @@ class Groups:
     # Tokens of its sentences on their longer sides, context and </s> included, as the limit counts.
     tokens: np.ndarray
     context: np.ndarray  # number of the first sentence of its context, ``first`` without context
+    num_lacking: np.ndarray  # separators that its only sentence lacks, but which its size includes
 
     def __len__(self) -> int:
         return len(self.first)
@@ -286,9 +304,9 @@ class Groups:
     def sizes(self, of_sentence: np.ndarray) -> np.ndarray:
         """Return the tokens of each group, int [groups], from the tokens of each sentence."""
         if self.count.max(initial=1) == 1:
-            return of_sentence[self.first]
+            return of_sentence[self.first] - self.num_lacking
         totals = np.append(0, np.cumsum(of_sentence.astype(np.int64) - 1))
-        return totals[self.first + self.count] - totals[self.first] + 1
+        return totals[self.first + self.count] - totals[self.first] + 1 - self.num_lacking
 
     def select(self, chosen: np.ndarray) -> "Groups":
         """Return the groups of a mask, bool [groups], or of indices, int64."""
@@ -296,7 +314,11 @@ class Groups:
 
 
 def plan_groups(
-    sizes: np.ndarray, documents: np.ndarray, limit: int | np.ndarray, overlap: int = 0
+    sizes: np.ndarray,
+    documents: np.ndarray,
+    limit: int | np.ndarray,
+    overlap: int = 0,
+    num_lacking: int = 0,
 ) -> Groups:
     """Fill groups greedily: a sentence that would exceed the limit begins the next group.
 
@@ -309,6 +331,7 @@ def plan_groups(
         limit: most tokens of a group, for all documents or int [documents]. 1: single sentences.
         overlap: most sentences of context before a group. Context and first sentence must fit
             ``limit``.
+        num_lacking: tokens in the size of a sentence that it lacks if it is its own group.
 
     Example:
         >>> groups = plan_groups(np.array([4, 4, 4, 4]), np.array([4]), 10, overlap=1)
@@ -321,7 +344,8 @@ def plan_groups(
     if (limits == SINGLE_SENTENCES).all():
         single = np.broadcast_to(np.int64(1), sizes.shape)  # takes no memory
         indices = np.arange(len(sizes))
-        return Groups(indices, single, owners, single, sizes, indices)
+        lacking = np.broadcast_to(np.int32(num_lacking), sizes.shape)
+        return Groups(indices, single, owners, single, sizes - lacking, indices, lacking)
     sums = np.append(0, np.cumsum(sizes.astype(np.int64) - 1))
     totals = sums.tolist()  # tokens before each sentence
     starts: list[int] = []
@@ -343,8 +367,9 @@ def plan_groups(
     context = np.array(contexts, dtype=np.int64) if overlap else first
     ends = np.append(first[1:], len(sizes))[: len(first)]
     document = owners[first]
-    tokens = sums[ends] - sums[context] + 1
-    return Groups(first, ends - first, document, limits[document], tokens, context)
+    lacking = np.where(ends - context == 1, num_lacking, 0)
+    tokens = sums[ends] - sums[context] + 1 - lacking
+    return Groups(first, ends - first, document, limits[document], tokens, context, lacking)
 
 
 def first_context(totals: Sequence[int], earliest: int, first: int, end: int, limit: int) -> int:
@@ -382,6 +407,13 @@ def join_sentences(sentences: Sequence[np.ndarray]) -> np.ndarray:
         [4, 5, 6, 2]
     """
     return np.concatenate([*(ids[:-1] for ids in sentences), [Dictionary.eos_index]])
+
+
+def ended(ids: np.ndarray, separator: int) -> np.ndarray:
+    """Return the ids of a sentence with the separator before ``</s>``, if it lacks one."""
+    if ids[-2:-1].tolist() == [separator]:
+        return ids
+    return np.append(ids[:-1], (separator, Dictionary.eos_index))
 
 
 def sentence_slices(tokens: Sequence[Any] | np.ndarray, separator: Any) -> list[slice]:

@@ -1,7 +1,6 @@
 """The sentence pairs of one split, read from disk on demand."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -226,23 +225,17 @@ class Split:
         if lengths:
             documents = self.require_documents("joining sentences", max(lengths))
             limits = deal_lengths(documents, lengths, seed)
-        groups = plan_groups(sizes, documents, limits)
-        return replace(groups, tokens=groups.tokens - self.unread_separators(groups))
-
-    def unread_separators(self, groups: Groups) -> np.ndarray | int:
-        """Return 1 for each single sentence from which :meth:`joined` drops the separator."""
-        is_read = self.separators is None or self.separators.alone
-        return 0 if is_read else (groups.count == 1).astype(np.int32)
+        num_lacking = 0 if self.separators is None else self.separators.num_lacking
+        return plan_groups(sizes, documents, limits, num_lacking=num_lacking)
 
     def group_sizes(self, groups: Groups) -> tuple[np.ndarray, np.ndarray | None]:
         """Return the tokens of each group in source and target, with one ``</s>``, int [groups]."""
-        unread = self.unread_separators(groups)
-        source = groups.sizes(self.source_sizes) - unread
+        source = groups.sizes(self.source_sizes)
         if self.corpus_tags.max() >= 0:
             source = source + (self.corpus_tags[self.corpus_of(groups.first)] >= 0)
         if self.target_sizes is None:
             return source, None
-        return source, groups.sizes(self.target_sizes) - unread
+        return source, groups.sizes(self.target_sizes)
 
     def refuse_too_long(self, max_tokens: int | None) -> None:
         """Raise a DataError if a sentence is longer than a batch of ``max_tokens``."""
@@ -260,21 +253,21 @@ class Split:
         """Yield the token ids of each target sentence, see :meth:`joined`."""
         if self.target is None:
             raise DataError(f"{self.source.prefix}.idx: source-only data has no references")
+        separators = self._separators_of(1)
         for index in range(len(self)):
-            yield self._sentence(self.target, index, 1, self.separators)
+            yield self._sentence(self.target, index, 1, separators)
 
     def pair(self, index: int) -> Pair:
-        """Return the token ids of pair ``index``, with separators if the data has them."""
-        return self._joined(range(index, index + 1), self.separators)
+        """Return the token ids of pair ``index``, see :meth:`joined`."""
+        return self.joined(range(index, index + 1))
+
+    def _separators_of(self, num_sentences: int) -> Separators | None:
+        """Return the separators of a group. None: it has none."""
+        return None if self.separators is None else self.separators.of_group(num_sentences)
 
     def joined(self, sentences: range) -> Pair:
         """Return the ids of consecutive pairs as one: two int64 [n], ending in ``</s>``."""
-        separators = self.separators
-        if separators is not None and not separators.alone and len(sentences) == 1:
-            separators = None
-        return self._joined(sentences, separators)
-
-    def _joined(self, sentences: range, separators: Separators | None) -> Pair:
+        separators = self._separators_of(len(sentences))
         source = join_sentences([self._sentence(self.source, i, 0, separators) for i in sentences])
         tag = self._tag_of(sentences.start)
         if tag >= 0:

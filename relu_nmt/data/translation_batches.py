@@ -227,8 +227,7 @@ class TranslationBatches:
                 long_before = np.append(0, np.cumsum(sizes > longest))
                 has_none = long_before[groups.first + groups.count] == long_before[groups.first]
                 # A sentence alone may be shorter, without its separator.
-                sizes_alone = sizes[groups.first] - self.split.unread_separators(groups)
-                fits &= has_none | ((groups.count == 1) & (sizes_alone <= longest))
+                fits &= has_none | ((groups.count == 1) & (groups.sizes(sizes) <= longest))
         return fits
 
     def _without_over_long(self, groups: Groups) -> Groups:

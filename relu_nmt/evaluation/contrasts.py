@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from relu_nmt.config.stored import checked, parse_json
-from relu_nmt.data.documents import join_sentences
+from relu_nmt.data.documents import ended, join_sentences
 from relu_nmt.errors import ConfigError, DataError, counted, reporting
 from relu_nmt.io.text_lines import read_lines
 
@@ -99,12 +99,17 @@ def contrast_scores(
         if context is not None:
             first = max(0, len(contrast.source_context) - context)
         group = [*contrast.source_context[first:], contrast.source]
-        source = join_sentences([task.encode_source(text) for text in group])
+        sentences = [task.encode_source(text) for text in group]
         translations = [task.encode_target(text) for text in contrast.reference_context[first:]]
-        prefix = join_sentences(translations)[:-1]
+        separators = task.separators
+        if separators is not None:
+            separators = separators.of_group(sum(len(ids) > 1 for ids in sentences))
+        source = _joined(sentences, separators and separators.source)
+        prefix = _joined(translations, separators and separators.target)[:-1]
         # Make a pair for each translation, the right one first.
         for text in (contrast.reference, *contrast.contrasts):
-            target = np.concatenate([prefix, task.encode_target(text)])
+            ids = _joined([task.encode_target(text)], separators and separators.target)
+            target = np.concatenate([prefix, ids])
             sources.append(SourceSentence(source, reference=target))
             prefix_lengths.append(len(prefix))
     results = generator.translate(sources, on_progress=on_progress)
@@ -120,6 +125,13 @@ def contrast_scores(
         scores.append(np.array(totals[first:end]))
         first = end
     return scores
+
+
+def _joined(sentences: Sequence[np.ndarray], separator: int | None) -> np.ndarray:
+    """Join sentences to one text, in which the separator ends each sentence that is not blank."""
+    if separator is not None:
+        sentences = [ended(ids, separator) if len(ids) > 1 else ids for ids in sentences]
+    return join_sentences(sentences)
 
 
 def accuracies(contrasts: Sequence[Contrast], is_right: Sequence[bool]) -> list[dict[str, Any]]:

@@ -51,7 +51,7 @@ class TextPipeline:
     # A token that begins each sentence, as >>fra<<, the target language of a multilingual model.
     first_symbol: str | None = None
     tokenizer_version: int | None = None  # see :func:`make_tokenizer`. By default the latest
-    separates_alone: bool = True  # a single sentence has its separator, too
+    separates_alone: bool = True  # False: only sentences of groups end in the separator
 
     def __post_init__(self) -> None:
         self.detokenizer = self.detokenizer or self.tokenizer
@@ -110,7 +110,7 @@ class TextPipeline:
             return tokens
         if self.first_symbol is not None:
             tokens = [self.first_symbol, *tokens]
-        if self.sentence_separator is not None:
+        if self.sentence_separator is not None and self.separates_alone:
             tokens = [*tokens, self.sentence_separator]
         return tokens
 
@@ -124,7 +124,7 @@ class TextPipeline:
         if not tokens:
             return []
         begin = int(self.first_symbol is not None)
-        last = int(self.sentence_separator is not None)
+        last = int(tokens[-1] == self.sentence_separator)
         inner = self.subword.letters(tokens[begin : len(tokens) - last])
         return [*[""] * begin, *inner, *[""] * last]
 

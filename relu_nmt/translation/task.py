@@ -1,7 +1,7 @@
 """The translation task: text, tokenization and dictionaries of a language pair."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -211,15 +211,19 @@ class TranslationTask:
 
     def encode_source(self, raw: str) -> np.ndarray:
         """Return the token ids of a raw source sentence, int64 [S], ending in ``</s>``."""
-        tokens = self.source_text.encode(raw)
-        separator = self.source_text.sentence_separator
-        return self.source_dictionary.encode(tokens, separator=separator)
+        return self.source_ids(self.source_text.encode(raw))
 
     def encode_target(self, raw: str) -> np.ndarray:
         """Return the token ids of a raw target sentence, int64 [T], ending in ``</s>``."""
-        tokens = self.target_text.encode(raw)
-        separator = self.target_text.sentence_separator
-        return self.target_dictionary.encode(tokens, separator=separator)
+        return self.target_ids(self.target_text.encode(raw))
+
+    def source_ids(self, tokens: Sequence[str]) -> np.ndarray:
+        """Return the ids of the tokens of a source sentence, int64 [S], ending in ``</s>``."""
+        return _ids_of(tokens, self.source_text, self.source_dictionary)
+
+    def target_ids(self, tokens: Sequence[str]) -> np.ndarray:
+        """Return the ids of the tokens of a target sentence, int64 [T], ending in ``</s>``."""
+        return _ids_of(tokens, self.target_text, self.target_dictionary)
 
     def decode_target(self, ids: Iterable[int], unk: str = UNK) -> str:
         """Return the raw sentence of target token ids."""
@@ -254,3 +258,12 @@ class TranslationTask:
                 f"here ({error}); add that, or use another checkpoint"
             ) from error
         return cls(source_text, target_text, source, target)
+
+
+def _ids_of(tokens: Sequence[str], text: TextPipeline, dictionary: Dictionary) -> np.ndarray:
+    ids = dictionary.encode(tokens)
+    # A separator inside the text is an unknown word.
+    if text.sentence_separator is not None:
+        words = ids[: -1 - text.separates_alone]
+        words[words == dictionary.index(text.sentence_separator)] = dictionary.unk_index
+    return ids

@@ -210,7 +210,9 @@ class SourceEncoder:
         sizes = np.array([len(sentence.ids) for sentence in whole], dtype=np.int64)
         limit = request.limit
         if limit.tokens is not None:
-            sizes = np.minimum(sizes, limit.tokens + limit.unread)
+            sizes = np.minimum(sizes, limit.tokens)
+        if self.separators is not None:
+            sizes += self.separators.num_lacking
         return SourceDocuments(
             list(map(limit.applied, whole)),
             counts=np.array([len(whole)] if counts is None else counts, dtype=np.int64),
@@ -277,8 +279,7 @@ class SourceEncoder:
         if terms:
             texts = None if inside_words else self._texts
             required = ForcedTerms(tuple(terms), ordered, texts=texts)
-        separator = source_text.sentence_separator
-        ids = self.task.source_dictionary.encode(tokens, separator=separator)
+        ids = self.task.source_ids(tokens)
         return SourceSentence(ids, tokens, prefix=beginning, forced=required, banned=banned)
 
     def _without_target_code(self, line: str) -> str:

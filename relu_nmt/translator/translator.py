@@ -301,7 +301,7 @@ class Translator:
             DataError: a window is too long for the model.
         """
         # Check all lines before the search of the first one.
-        check_lengths(documents.sentences, self.max_source_positions, documents.separators)
+        check_lengths(documents.sentences, self.max_source_positions)
         search = search or self.searcher(config)
         max_positions = self.ensemble.max_positions
         return search_documents(documents, config, max_positions, self.text_of, search)
@@ -386,13 +386,11 @@ class Translator:
         self, place: AttentionPlace, source: SourceSentence, target: np.ndarray
     ) -> AttentionMap:
         """Return the weights for token ids at a place. See :meth:`attention` for the errors."""
-        source = replace(source, reference=target).as_read(self.task.separators)
-        assert source.reference is not None, "the target"
         place = checked_place(self.ensemble, place)
-        [weights] = attention_weights(self.ensemble, [place], source.ids, source.reference)
+        [weights] = attention_weights(self.ensemble, [place], source.ids, target)
         # Label the rows and columns of the weights, [(H,) Q, K], with their tokens.
         dictionary = self.task.target_dictionary
-        labels = list(map(dictionary.__getitem__, source.reference.tolist()))
+        labels = list(map(dictionary.__getitem__, target.tolist()))
         queries = keys = [*source.tokens, dictionary[dictionary.eos_index]]
         if place.slot != "encoder":
             queries = labels
@@ -432,7 +430,7 @@ class Searcher:
         for source in sources:
             sentences += source.sentences
         # Check again, since windows join several sentences.
-        check_lengths(sentences, translator.max_source_positions, translator.sources.separators)
+        check_lengths(sentences, translator.max_source_positions)
         hypotheses = self._generator.translate(sentences, self._next_id, self.on_progress)
         self._next_id += len(sentences)
         by_sentence = iter(hypotheses)

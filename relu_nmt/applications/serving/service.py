@@ -303,13 +303,13 @@ class TranslationService:
         sources = self._read(encoded, len(lines), request)
         encoded_targets = map(self._encoded_target, translation)
         targets = self._read(encoded_targets, len(translation), request, is_source=False)
-        # A model may read a single sentence without separator.
+        # Each of several sentences ends in a separator, and so do their translations.
         separators = translator.task.separators
-        is_single = sum(bool(sentence.tokens) for sentence in sources) < 2
-        if separators is not None and not separators.alone and is_single:
+        is_group = sum(bool(sentence.tokens) for sentence in sources) > 1
+        if separators is not None and is_group:
             of_targets = separators._replace(source=separators.target)
-            sources = [sentence.as_read(separators) for sentence in sources]
-            targets = [sentence.as_read(of_targets) for sentence in targets]
+            sources = [sentence.in_group(separators) for sentence in sources]
+            targets = [sentence.in_group(of_targets) for sentence in targets]
         source = _Side(lines, sources, is_source=True)
         target = _Side(translation, targets, is_source=False)
         self._check_length(SourceSentence(source.ids), "lines to read at once have")
@@ -364,15 +364,14 @@ class TranslationService:
         task = self._translator.task
         with self._translator.sources.text_lock:
             tokens = task.target_text.encode(line)
-        separator = task.target_text.sentence_separator
-        return SourceSentence(task.target_dictionary.encode(tokens, separator=separator), tokens)
+        return SourceSentence(task.target_ids(tokens), tokens)
 
     def _check_length(self, source: SourceSentence, subject: str) -> None:
         limit = self._translator.max_source_positions
-        separators = self._translator.sources.separators
-        num_tokens = source.num_read(separators)
-        if limit is not None and num_tokens > limit:
-            raise ConfigError(f"{subject} {num_tokens:,} tokens, but the model reads {limit:,}")
+        if limit is not None and source.num_read > limit:
+            raise ConfigError(
+                f"{subject} {source.num_read:,} tokens, but the model reads {limit:,}"
+            )
 
 
 def services_of(

@@ -76,13 +76,13 @@ class AnalyzedModel:
         split = self.split
         sentences = self.groups.sentences(number)
         separators = self.translator.task.separators
-        separated = separators is not None and (separators.alone or len(sentences) > 1)
+        separated = separators is not None and separators.of_group(len(sentences)) is not None
         # The sizes count the separator of a single sentence, which some models do not read.
-        unread = int(separators is not None and not separated)
+        num_lacking = self.groups.num_lacking[number]
         assert split.target_sizes is not None
         return (
-            sentence_numbers(split.source_sizes[sentences] - unread, separated),
-            sentence_numbers(split.target_sizes[sentences] - unread, separated),
+            sentence_numbers(split.source_sizes[sentences] - num_lacking, separated),
+            sentence_numbers(split.target_sizes[sentences] - num_lacking, separated),
         )
 
     def analyze(self, chosen: np.ndarray, scorer: SplitScorer | None) -> None:

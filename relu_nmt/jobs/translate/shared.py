@@ -176,7 +176,8 @@ def source_limit(options: ModelOptions, translator: Translator) -> SourceLimit:
     if sentence_limit is not None and separators is not None:
         sentence_limit += separators.alone  # </s> follows the separator of the last sentence
     limits = (options.max_source_length, translator.max_source_positions, sentence_limit)
-    return SourceLimit(least_limit(limits), options.truncate_source, separators)
+    separator = None if separators is None else separators.source
+    return SourceLimit(least_limit(limits), options.truncate_source, separator)
 
 
 def limit_note(number: int, config: GenerationConfig) -> str:

@@ -255,7 +255,7 @@ class _Run:
         limit = self._limit
         if limit.tokens is None:
             return ""
-        too_long = self._split.source_sizes - limit.unread > limit.tokens
+        too_long = self._split.group_sizes(self._split.groups())[0] > limit.tokens
         number = int(too_long.sum())
         if not number:
             return ""
@@ -302,7 +302,7 @@ class _Run:
                     lines += self.attention.lines(number, group.source, translation)
                 self._print("\n".join(lines))
             best = group.translations[0]
-            self.attention.add(group.source.as_read(self._task.separators), best)
+            self.attention.add(group.source, best)
             result.groups.append(Line(best.text, best.tokens))
             result.counts.append(group.window.num_new)
             result.num_tokens += len(best.hypothesis.tokens)

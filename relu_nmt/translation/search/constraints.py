@@ -278,13 +278,15 @@ class TokenConstraints:
         most_of_a_sentence = ensemble.max_sentence_positions
         if most_of_a_sentence == most_tokens:
             most_of_a_sentence = None
-        separator = -1 if separators is None else separators.source
+        num_separators = np.zeros(len(sources), dtype=np.int64)
+        if separators is not None:
+            num_separators = _counts(separators.num_expected(source.ids) for source in sources)
         self.written = written = Written(
             symbols,
             limits=config.length_limits(_counts(len(s.ids) for s in sources), most_tokens),
             context_sizes=_counts(len(source.context) for source in sources),
-            num_separators=_counts((source.ids == separator).sum() for source in sources),
-            separators=separators,
+            num_separators=num_separators,
+            separator=None if separators is None else separators.target,
             most_of_a_sentence=most_of_a_sentence,
             is_counted=not config.free_sentence_count,
             num_beams=config.beam,

@@ -15,6 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
+from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.documents import (
     SINGLE_SENTENCES,
     Groups,
@@ -43,12 +44,12 @@ SINGLE_LINES = WindowConfig(SINGLE_SENTENCES)
 class SourceDocuments:
     """Documents to translate, sentence by sentence."""
 
-    # Each ends in the separator, if the model has one, and </s>. A sentence without words is left
-    # out of its window. Its translation is empty. Sentences of a document have the same banned
-    # terms.
+    # Each as the model reads it alone. A sentence without words is left out of its window. Its
+    # translation is empty. Sentences of a document have the same banned terms.
     sentences: Sequence[SourceSentence]
     counts: np.ndarray  # sentences of each document, int [documents]
-    sizes: np.ndarray  # tokens that each sentence counts toward the limit, </s> included, int [N]
+    # Tokens that each sentence counts toward the limit, separator and </s> included, int [N].
+    sizes: np.ndarray
     # The symbol that ends sentences, in source and target. None: the translation of several
     # sentences cannot be cut into them.
     separators: Separators | None
@@ -64,16 +65,26 @@ class SourceDocuments:
 
     def with_words(self, begin: int, end: int) -> list[int]:
         """Return the numbers of sentences ``begin`` to ``end - 1`` that have words."""
-        num_ends = 1 + (self.separators is not None)
-        return [i for i in range(begin, end) if len(self.sentences[i].ids) > num_ends]
+        ends = {Dictionary.eos_index}
+        if self.separators is not None:
+            ends.add(self.separators.source)
+        return [i for i in range(begin, end) if int(self.sentences[i].ids[0]) not in ends]
+
+    def sentences_of(self, window: Window) -> list[SourceSentence]:
+        """Return the sentences of a window, context included, as the model reads them at once."""
+        sentences = list(self.sentences[window.context : window.end])
+        if self.separators is not None and len(self.with_words(window.context, window.end)) > 1:
+            sentences = [sentence.in_group(self.separators) for sentence in sentences]
+        return sentences
 
     def joined(self, window: Window) -> SourceSentence:
         """Return a window as one sentence, with prefixes and terms of its new sentences."""
         # Join source, tokens and references. Sentences without words are left out.
-        read = [self.sentences[i] for i in self.with_words(window.context, window.end)]
-        ids, tokens = joined_tokens(read)
+        numbers = self.with_words(window.context, window.end)
+        sentences = self.sentences_of(window)
+        ids, tokens = joined_tokens(sentences[i - window.context] for i in numbers)
         references = []
-        for sentence in self.sentences[window.first : window.end]:
+        for sentence in sentences[window.first - window.context :]:
             if sentence.reference is not None:
                 references.append(sentence.reference)
         reference = join_sentences(references) if references else None
@@ -96,7 +107,7 @@ class SourceDocuments:
             prefix=first.prefix,
             forced=forced,
             banned=first.banned,
-            parts=first.parts if len(read) == 1 else (),
+            parts=first.parts if len(numbers) == 1 else (),
         )
 
 
@@ -298,9 +309,10 @@ class _Contexts:
             return None
         translations = [np.zeros(0, dtype=np.int64)]
         num_read = 0
+        sentences = documents.sentences_of(window)
         for number in numbers:
             translations.append(self._translations[number])
-            num_read += len(documents.sentences[number].ids) - 1
+            num_read += len(sentences[number - window.context].ids) - 1
         context = np.concatenate(translations)
         # Limit the context's share of the longest output to its share of the source.
         length = len(documents.joined(window).ids)
@@ -338,8 +350,7 @@ def _lines_of(
     with_words = documents.with_words(window.context, window.end)
     begin = 0  # number of source tokens before the sentence
     lines = []
-    for number in range(window.context, window.end):
-        sentence = documents.sentences[number]
+    for number, sentence in enumerate(documents.sentences_of(window), window.context):
         if number >= window.first:
             part = parts.get(number, slice(0, 0))
             text = best.text if window.num_new == 1 else decode(best.tokens[part])

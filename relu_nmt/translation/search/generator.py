@@ -112,7 +112,6 @@ class Generator:
             ConfigError: references are needed but missing, or limits leave a sentence no output.
         """
         config = self.config
-        sources = [source.as_read(self._separators) for source in sources]
         for source in sources:
             if source.reference is None and (config.score_reference or config.prefix_size):
                 flag = "--score-reference" if config.score_reference else "--prefix-size"

@@ -184,8 +184,12 @@ def score_references(
     prev_output_tokens = shift_right(tgt_tokens, pad, symbols.eos_index)
     real = tgt_tokens != pad
     targets = tgt_tokens[real]  # [N]
+    # Like the search, exclude separators from translations without any.
+    is_single = torch.zeros_like(targets, dtype=torch.bool)  # [N]
     if separators is not None:
-        is_single = (src_tokens != separators.source).all(1, keepdim=True).expand_as(real)[real]
+        num_separators = [separators.num_expected(row) for row in src_tokens.cpu().numpy()]
+        no_separator = torch.tensor(num_separators, device=real.device) == 0
+        is_single = no_separator[:, None].expand_as(real)[real]
     chosen = []
     attention = None
     with ensemble.evaluating():
@@ -210,7 +214,7 @@ def score_references(
                 logits = model.logits(states[chunk]) / scorer.search.temperature
                 by_model.append(logits.log_softmax(-1))
             log_probs = average_log_probs(by_model)  # [C, V]
-            if separators is not None and not separators.alone:  # as a search does
+            if separators is not None and is_single.any():
                 exclude_token(log_probs[None], separators.target, is_single[None, chunk])
             chosen.append(log_probs.gather(1, targets[chunk, None])[:, 0])
         # Divide the token scores among the sentences again.

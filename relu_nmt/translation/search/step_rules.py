@@ -15,7 +15,6 @@ from torch import Tensor
 
 from relu_nmt.config.classes import with_own_config
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.data.documents import Separators
 
 State = TypeVar("State")
 
@@ -74,15 +73,14 @@ class Written:
     """The tokens that the hypotheses of a batch have written and may write.
 
     ``limits`` are the most tokens before the end symbol, ``context_sizes`` the tokens of a known
-    context, ``num_separators`` the separators of the source, int64 [B] each.
+    context, ``num_separators`` the separators of a translation, int64 [B] each.
 
     Attributes:
         separator: the symbol that ends each sentence. -1 for none.
         sentences_left: sentences still to write, int64 [B, K]. None: they are not counted.
         sentence_room: tokens that still fit in the current sentence, in the same shape. At 0 the
             separator is forced. None: sentences may be as long as the output.
-        is_single: True for sources without separator, bool [B, 1], whose end is free. None: no such
-            source.
+        is_single: True for translations without separator, bool [B, 1]. None: no such translation.
     """
 
     def __init__(
@@ -91,7 +89,7 @@ class Written:
         limits: np.ndarray,
         context_sizes: np.ndarray,
         num_separators: np.ndarray,
-        separators: Separators | None,
+        separator: int | None,
         most_of_a_sentence: int | None,
         is_counted: bool,
         num_beams: int,
@@ -105,14 +103,14 @@ class Written:
         self.sentence_room: Tensor | None = None
         self.is_single: Tensor | None = None
         self._ends: dict[int, Tensor] = {}
-        if separators is None:
+        if separator is None:
             return
-        self.separator = separators.target
+        self.separator = separator
         count = torch.from_numpy(num_separators).to(device)[:, None]
-        if not (separators.alone or num_separators.all()):
+        if not num_separators.all():
             self.is_single = count == 0
-        if is_counted and (separators.alone or num_separators.any()):
-            self.sentences_left = count.clamp_min(int(separators.alone)).expand(-1, num_beams)
+        if is_counted and num_separators.any():
+            self.sentences_left = count.expand(-1, num_beams)
         if most_of_a_sentence is not None:
             self._room_of_new = most_of_a_sentence - 1  # one token is the separator
             self.sentence_room = torch.full_like(count, self._room_of_new).expand(-1, num_beams)

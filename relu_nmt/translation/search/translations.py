@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from relu_nmt.data.dictionary import UNK
-from relu_nmt.data.documents import Line, Separators, join_sentences
+from relu_nmt.data.dictionary import SENTENCE_SEPARATOR, UNK
+from relu_nmt.data.documents import Line, Separators, ended, join_sentences
 from relu_nmt.errors import DataError
 from relu_nmt.io.text_lines import read_lines
 from relu_nmt.translation.search.banned_terms import BannedTerms
@@ -56,19 +56,24 @@ class SourceSentence:
         """Number of tokens of forced terms, and of prefixes of later sentences."""
         return 0 if self.forced is None else self.forced.num_tokens
 
-    def num_read(self, separators: Separators | None) -> int:
-        """Return the tokens of the longest sentence that the model reads at once."""
-        return max(len(sentence.as_read(separators).ids) for sentence in self.sentences)
+    @property
+    def num_read(self) -> int:
+        """Number of tokens of the longest sentence that the model reads at once."""
+        return max(len(sentence.ids) for sentence in self.sentences)
 
-    def as_read(self, separators: Separators | None) -> "SourceSentence":
-        """Return the source. Drop a single sentence's separator if the model does not read it."""
-        if separators is None or separators.alone or self.ids.tolist().count(separators.source) > 1:
-            return self
-        ids = self.ids[self.ids != separators.source]
+    def in_group(self, separators: Separators) -> "SourceSentence":
+        """Return the sentence as one of several that are read at once.
+
+        It ends in a separator, unless it is blank, and so does its reference.
+        """
+        ids = self.ids
+        if len(ids) > 1:
+            ids = ended(ids, separators.source)
+        tokens = self.tokens + [SENTENCE_SEPARATOR] * (len(ids) - len(self.ids))
         reference = self.reference
         if reference is not None:
-            reference = reference[reference != separators.target]
-        return replace(self, ids=ids, tokens=self.tokens[: len(ids) - 1], reference=reference)
+            reference = ended(reference, separators.target)
+        return replace(self, ids=ids, tokens=tokens, reference=reference)
 
 
 def joined_tokens(sentences: Iterable[SourceSentence]) -> tuple[np.ndarray, list[str]]:
@@ -191,13 +196,9 @@ class TranslatedLines(list[str]):
         self.translations = translations
 
 
-def check_lengths(
-    sources: Sequence[SourceSentence],
-    limit: int | None,
-    separators: Separators | None = None,
-) -> None:
+def check_lengths(sources: Sequence[SourceSentence], limit: int | None) -> None:
     """Refuse sources of more than ``limit`` tokens (DataError). None: any length."""
-    longest = max((source.num_read(separators) for source in sources), default=0)
+    longest = max((source.num_read for source in sources), default=0)
     if limit is not None and longest > limit:
         raise DataError(
             f"{longest} tokens to translate at once, but the model can read {limit}; "
@@ -218,16 +219,11 @@ class SourceLimit:
     tokens: int | None = None  # most tokens that are read, </s> included. None: any length
     # Cut longer sources. Otherwise they lose all words and their translation is empty.
     truncate: bool = False
-    separators: Separators | None = None  # they end each sentence, before </s>
-
-    @property
-    def unread(self) -> int:
-        """Number of separators of a single sentence that the model does not read, 0 or 1."""
-        return int(self.separators is not None and not self.separators.alone)
+    separator: int | None = None  # may end a sentence, before </s>. A cut keeps it
 
     def refuses(self, source: SourceSentence) -> bool:
         """Return True if the source, or a sentence of it, is too long."""
-        return self.tokens is not None and source.num_read(self.separators) > self.tokens
+        return self.tokens is not None and source.num_read > self.tokens
 
     def applied(self, source: SourceSentence) -> SourceSentence:
         """Return the source, cut or emptied if it is too long."""
@@ -235,9 +231,9 @@ class SourceLimit:
             return source
         if source.parts and self.truncate:
             return SourceSentence.of_parts([self.applied(part) for part in source.parts])
-        # Keep the end symbol, and the separator before it.
-        num_ends = 1 + (self.separators is not None)
-        num_words = self.tokens + self.unread - num_ends
+        # Keep the end symbol, and a separator before it.
+        num_ends = 1 + (source.ids[-2:-1].tolist() == [self.separator])
+        num_words = self.tokens - num_ends
         if not self.truncate or num_words <= 0:
             # Drop forced terms too, since the translation is empty.
             return SourceSentence(source.ids[-1:], [], source.reference)

@@ -8,6 +8,7 @@ from relu_nmt.data.indexed_dataset import indexed_writer
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.translation.agreement import at_folder
+from relu_nmt.translation.search.translations import SourceSentence
 from relu_nmt.translation.task import TranslationTask
 from tests.tiny import preprocessed, write_lines
 
@@ -255,6 +256,24 @@ def test_a_separator_in_raw_text_ends_no_sentence():
         ids = encode("ein <sep> Haus").tolist()
         assert ids == [4, words.unk_index, 5, task.separators.source, words.eos_index]
         assert encode("").tolist() == [words.eos_index]
+
+
+def test_a_sentence_alone_has_no_separator_if_the_model_reads_none():
+    words = Dictionary(["ein", "Haus"])
+    text = TextPipeline("de")
+    plain = TranslationTask(text, text, words, words)
+    task = plain.with_sentence_separator(plain)
+    for encode in (task.encode_source, task.encode_target):
+        assert encode("ein <sep>").tolist() == [4, words.unk_index, words.eos_index]
+        assert encode("").tolist() == [words.eos_index]
+    # As one of several sentences it ends in a separator.
+    separator = task.separators.source
+    sentence = SourceSentence(task.encode_source("ein"), ["ein"], np.array([5, 2]))
+    of_group = sentence.in_group(task.separators)
+    assert of_group.ids.tolist() == [4, separator, words.eos_index]
+    assert of_group.tokens == ["ein", "<sep>"]
+    assert of_group.reference.tolist() == [5, separator, words.eos_index]
+    assert of_group.in_group(task.separators).tokens == of_group.tokens
 
 
 def test_a_separator_that_is_a_word_of_the_text_is_an_error(tmp_path):

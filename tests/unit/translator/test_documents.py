@@ -193,7 +193,7 @@ def test_a_separator_in_the_text_is_an_unknown_word():
 
 
 def test_tokens_and_ids_agree_after_a_sentence_is_cut(separated):
-    limit = SourceLimit(4, truncate=True, separators=separated.sources.separators)
+    limit = SourceLimit(4, truncate=True, separator=separated.sources.separators.source)
     lines = ["das Haus ist gross .", "ein Haus"]
     documents = separated.sources.encode(TranslationRequest(lines, limit=limit))
     source = documents.joined(Window(0, 0, 0, 2))
