@@ -53,14 +53,14 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         with torch.autocast(device, enabled=False):
             h = features.to(dtype or features.dtype)
             w = weight.to(dtype or weight.dtype)
-            loss, nll, correct, *gradients = _blockwise_loss(
+            loss, nll, num_correct, *gradients = _blockwise_loss(
                 h, w, targets, smoothing, has_gradients
             )
         # Keep the finished gradients, since backward only scales them.
         ctx.save_for_backward(*gradients)
         ctx.dtypes = features.dtype, weight.dtype
-        ctx.mark_non_differentiable(nll, correct)
-        return loss, nll, correct
+        ctx.mark_non_differentiable(nll, num_correct)
+        return loss, nll, num_correct
 
     @staticmethod
     def backward(
@@ -94,7 +94,7 @@ def _blockwise_loss(
     grad_w = torch.zeros_like(w, dtype=exact) if has_gradients else None
     loss = torch.zeros((), dtype=exact, device=h.device)
     nll = torch.zeros_like(loss)
-    correct = torch.zeros_like(loss, dtype=torch.int64)
+    num_correct = torch.zeros_like(loss, dtype=torch.int64)
     for start in range(0, num_tokens, max(1, size)):
         block = slice(start, start + size)
         states = h[block]  # [C, D]
@@ -103,7 +103,7 @@ def _blockwise_loss(
         logits = torch.mm(states, w.T, out=logits_buffer[: states.size(0)])
         peak = logits.amax(-1, keepdim=True)
         at_target = logits.gather(1, target)
-        correct += (at_target >= peak).sum()
+        num_correct += (at_target >= peak).sum()
         at_target = at_target.to(exact)
         peak += shift
         exponentials = torch.sub(logits, peak, out=exponentials_buffer[: states.size(0)]).exp_()
@@ -130,4 +130,4 @@ def _blockwise_loss(
     if off_target and grad_h is not None and grad_w is not None:
         grad_h -= off_target * w_sum
         grad_w -= off_target * h.sum(0, dtype=exact)
-    return loss, nll, correct, grad_h, grad_w
+    return loss, nll, num_correct, grad_h, grad_w

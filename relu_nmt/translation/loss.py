@@ -4,7 +4,7 @@
 same with less memory.
 """
 
-from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,26 +20,31 @@ from relu_nmt.translation.base import TranslationModel
 from relu_nmt.translation.blockwise_loss import projected_cross_entropy
 
 
-def smoothed_loss(
-    log_probs: Tensor, targets: Tensor, smoothing: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the label-smoothed loss, the negative log-likelihood and the number of right tokens.
+class CrossEntropy(NamedTuple):
+    """Sums over target tokens. A token is correct if no other symbol is more probable."""
 
-    Loss and likelihood are sums in nats over N target tokens. A token is right if no other symbol
-    is more probable. The smoothed target gives 1 - smoothing to the right symbol, and
-    smoothing / (V - 1) to each other symbol, as fairseq's ``label_smoothed_cross_entropy`` does.
+    loss: Tensor  # label-smoothed cross-entropy, in nats
+    nll: Tensor  # negative log-likelihood, in nats
+    num_correct: Tensor
+
+
+def smoothed_loss(log_probs: Tensor, targets: Tensor, smoothing: float) -> CrossEntropy:
+    """Return the label-smoothed cross-entropy of N target tokens.
+
+    The smoothed target gives 1 - smoothing to the correct symbol, and smoothing / (V - 1) to each
+    other symbol, as fairseq's ``label_smoothed_cross_entropy`` does.
 
     Args:
         log_probs: [N, V], logarithms of the model's probabilities.
-        targets: [N] int64, the right symbols.
+        targets: [N] int64, the correct symbols.
         smoothing: probability of all wrong symbols together, 0 to below 1.
     """
     at_target = log_probs.gather(1, targets[:, None])
     nll = -at_target.sum()
     off_target = smoothing / (log_probs.size(1) - 1)
     loss = (1.0 - smoothing - off_target) * nll - off_target * log_probs.sum()
-    num_right = (at_target >= log_probs.amax(-1, keepdim=True)).sum()
-    return loss, nll.detach(), num_right
+    num_correct = (at_target >= log_probs.amax(-1, keepdim=True)).sum()
+    return CrossEntropy(loss, nll.detach(), num_correct)
 
 
 class TranslationObjective(RegularizedObjective):
@@ -79,46 +84,50 @@ class TranslationObjective(RegularizedObjective):
 
     def loss(self, batch: TranslationBatch) -> LossOutput:
         """Return the cross-entropy of a batch, summed over its target tokens."""
-        features, targets, weights = self.states(batch)
-        return self.output(batch, self.cross_entropy(features, targets), weights)
+        states, targets, aligning_weights = self.states(batch)
+        return self.output(batch, self.cross_entropy(states, targets), aligning_weights)
 
-    def cross_entropy(self, features: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return loss, negative log-likelihood and right tokens of decoder states [N, D]."""
+    def cross_entropy(self, states: Tensor, targets: Tensor) -> CrossEntropy:
+        """Return the cross-entropy of decoder states [N, D] with their targets [N]."""
         projection = self.model.output_projection
         smoothing = self.label_smoothing
         # Compute a plain product block by block. An adapter computes more than a product.
         if type(projection) is nn.Linear and projection.bias is None:
-            return projected_cross_entropy(features, projection.weight, targets, smoothing)
-        log_probs = self.model.logits(features).log_softmax(-1)
+            sums = projected_cross_entropy(states, projection.weight, targets, smoothing)
+            return CrossEntropy(*sums)
+        log_probs = self.model.logits(states).log_softmax(-1)
         return smoothed_loss(log_probs, targets, smoothing)
 
     def states(self, batch: TranslationBatch) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return states [N, D], targets [N], and attention [B, T, S] that learns to align."""
+        """Return decoder states [N, D], their targets [N], and weights [B, T, S] that align.
+
+        The weights are those of the aligning attention. None: the batch has no alignments to learn.
+        """
         model = self.model
-        weights = None
+        aligning_weights = None
         if batch.alignments is not None and self.alignment_lambda != 0:
             with record_attention(model.aligning_attention, Need(weights=True)) as records:
-                features = model(batch.src_tokens, batch.prev_output_tokens)
-            weights = model.alignment_weights(records[0])
+                states = model(batch.src_tokens, batch.prev_output_tokens)
+            aligning_weights = model.alignment_weights(records[0])
         else:
-            features = model(batch.src_tokens, batch.prev_output_tokens)
+            states = model(batch.src_tokens, batch.prev_output_tokens)
         real = real_targets(batch, model.pad_index)
-        features = features.flatten(0, 1).index_select(0, real)
+        states = states.flatten(0, 1).index_select(0, real)
         targets = batch.tgt_tokens.flatten().index_select(0, real)
-        return features, targets, weights
+        return states, targets, aligning_weights
 
     def output(
-        self, batch: TranslationBatch, values: Sequence[Tensor], weights: Tensor | None
+        self, batch: TranslationBatch, sums: CrossEntropy, aligning_weights: Tensor | None
     ) -> LossOutput:
-        """Return the loss from the sums of :meth:`cross_entropy` and the aligning attention."""
+        """Return the loss and its metrics from cross-entropy and aligning attention."""
         # Report sums with the number of tokens, so that batches average correctly.
-        loss, nll, correct = values
+        loss, nll, num_correct = sums
         count = float(batch.num_tokens)
         metrics = {"loss": (loss.detach(), count), "nll_loss": (nll, count)}
         if self.report_accuracy:
-            metrics["accuracy"] = (100 * correct, count)
-        if weights is not None and batch.alignments is not None:
-            guided = alignment_loss(weights, batch.alignments)
+            metrics["accuracy"] = (100 * num_correct, count)
+        if aligning_weights is not None and batch.alignments is not None:
+            guided = alignment_loss(aligning_weights, batch.alignments)
             metrics["alignment_loss"] = (guided.detach(), count)
             loss = loss + self.alignment_lambda * guided
         return LossOutput(loss, batch.num_tokens, metrics)

@@ -15,24 +15,18 @@ and Rush 2016, "Sequence-level knowledge distillation", Eq. 3 (each token). Tan 
 "Multilingual neural machine translation with knowledge distillation", section 3.3 (k symbols).
 """
 
-import hashlib
-import json
-import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from relu_nmt.config import split_paths
-from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.translation_batches import TranslationBatch
-from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import AttentionRegularizerConfig
 from relu_nmt.modules.multihead import MultiheadAttention
 from relu_nmt.modules.objective import LossOutput
@@ -40,13 +34,15 @@ from relu_nmt.translation.base import TranslationModel
 from relu_nmt.translation.blockwise_loss import block_rows
 from relu_nmt.translation.config import TeacherConfig
 from relu_nmt.translation.encoder_decoder import encoder_decoder_of
-from relu_nmt.translation.loss import TranslationObjective, real_targets, smoothed_loss
+from relu_nmt.translation.loss import (
+    CrossEntropy,
+    TranslationObjective,
+    real_targets,
+    smoothed_loss,
+)
 from relu_nmt.translation.next_token_scores import average_log_probs
+from relu_nmt.translation.teacher_cache import BestSymbols, TeacherCache
 
-CACHE_FILE = "teacher.sqlite"
-PATIENCE = 60.0  # seconds to wait for another process that writes to the cache
-ID = torch.int32  # type of symbols in the cache
-LOG = torch.float16  # type of log-probabilities in the cache
 LEAST_REST = 1e-6  # lower bound of the probability of all other symbols, before its logarithm
 
 
@@ -75,8 +71,7 @@ class TaughtObjective(TranslationObjective):
                     f"--teacher-attention-weight: the teacher has {teacher_shape}, but the model "
                     f"{student_shape}; leave it out, or train a model of the teacher's shape"
                 )
-        self._cache = None if config.teacher_cache is None else open_cache(config)
-        self._most_tokens = 0  # in the largest batch that the teacher ran for
+        self._cache = None if config.teacher_cache is None else TeacherCache(config)
 
     def loss(self, batch: TranslationBatch) -> LossOutput:
         """Return the cross-entropy of a batch. In training, mix in the losses of the teacher."""
@@ -85,16 +80,16 @@ class TaughtObjective(TranslationObjective):
         config = self.config
         pad = self.model.pad_index
         with attention_outputs(self.model, config.teacher_attention_weight > 0) as student:
-            features, targets, weights = self.states(batch)
+            states, targets, aligning_weights = self.states(batch)
         # Compare the N real target positions with the teacher's.
-        ids, log_probs, teacher = self.taught(batch, block_rows(features))
-        *values, kl = self._compared(features, targets, ids, log_probs)
-        output = self.output(batch, values, weights)
+        ids, log_probs, teacher = self.taught(batch, block_rows(states))
+        cross_entropy, kl = self._compared(states, targets, ids, log_probs)
+        output = self.output(batch, cross_entropy, aligning_weights)
         # Mix: (1 - w) cross-entropy + w T^2 KL. ``output.loss`` is the cross-entropy so far.
         count = float(batch.num_tokens)
         scale = config.teacher_temperature**2
         metrics = {**output.metrics, "teacher_loss": (kl.detach(), count)}
-        loss = output.loss + config.teacher_weight * (scale * kl - values[0])
+        loss = output.loss + config.teacher_weight * (scale * kl - cross_entropy.loss)
         if student:
             distance = count * attention_distance(student, teacher, batch, pad)
             metrics["teacher_attention"] = (distance.detach(), count)
@@ -108,7 +103,8 @@ class TaughtObjective(TranslationObjective):
         """Return the teacher's best symbols [N, k], their log-probabilities, and its attention."""
         real = real_targets(batch, self.model.pad_index)
         if self._cache is not None:
-            ids, log_probs = self._cached(self._cache, batch, real, rows)
+            compute = partial(self._best, batch, real, rows)
+            ids, log_probs = self._cache.best_symbols(batch, compute)
             return ids.to(real.device), log_probs.to(real.device), {}
         is_taught = self.config.teacher_attention_weight > 0
         with attention_outputs(self._teachers[0], is_taught) as attention:
@@ -117,51 +113,10 @@ class TaughtObjective(TranslationObjective):
 
     def forget_largest(self) -> None:
         """Let the teacher run for the next batch even if its results are in the cache."""
-        self._most_tokens = 0
+        if self._cache is not None:
+            self._cache.forget_largest()
 
-    def _cached(
-        self, database: sqlite3.Connection, batch: TranslationBatch, real: Tensor, rows: int
-    ) -> tuple[Tensor, Tensor]:
-        """Return the result of :meth:`_best` as the cache stores it: logarithms have 16 bits."""
-        names: list[bytes] = []
-        lengths: list[int] = []
-        sources = batch.src_tokens.cpu().numpy()
-        targets = batch.tgt_tokens.cpu().numpy()
-        for source, target in zip(sources, targets, strict=True):
-            source = source[source != Dictionary.pad_index]
-            target = target[target != Dictionary.pad_index]
-            names.append(hashlib.sha256(source.tobytes() + b"|" + target.tobytes()).digest())
-            lengths.append(len(target))
-
-        def find() -> list[tuple[bytes, bytes] | None]:
-            query = "SELECT ids, logs FROM top WHERE pair = ?"
-            with _reporting(self.config):
-                return [database.execute(query, [name]).fetchone() for name in names]
-
-        # Run the teacher for a batch larger than all before: the preflight counts this memory.
-        size = batch.src_tokens.numel() + len(real)
-        stored = find()  # None for each new pair
-        if size > self._most_tokens or None in stored:
-            self._most_tokens = max(size, self._most_tokens)
-            # Divide the tokens of the batch among its pairs, and store all pairs at once.
-            best_ids, best_logs = self._best(batch, real, rows)
-            columns = zip(names, best_ids.split(lengths), best_logs.split(lengths), strict=True)
-            entries = []
-            for name, pair_ids, pair_logs in columns:
-                entries.append((name, _bytes_of(pair_ids, ID), _bytes_of(pair_logs, LOG)))
-            with _reporting(self.config), database:
-                database.executemany("INSERT OR IGNORE INTO top VALUES (?, ?, ?)", entries)
-            stored = find()
-        ids = bytearray()
-        logs = bytearray()
-        for id_bytes, log_bytes in filter(None, stored):
-            ids += id_bytes
-            logs += log_bytes
-        symbols = torch.frombuffer(ids, dtype=ID)
-        log_probs = torch.frombuffer(logs, dtype=LOG)
-        return symbols.view(len(real), -1).long(), log_probs.view(len(real), -1).float()
-
-    def _best(self, batch: TranslationBatch, real: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+    def _best(self, batch: TranslationBatch, real: Tensor, rows: int) -> BestSymbols:
         """Compute the k best symbols of each target token and their log-probabilities, [N, k]."""
         states = []
         for model in self._teachers:
@@ -178,9 +133,9 @@ class TaughtObjective(TranslationObjective):
         return torch.cat([top.indices for top in tops]), torch.cat([top.values for top in tops])
 
     def _compared(
-        self, features: Tensor, targets: Tensor, ids: Tensor, logs: Tensor
-    ) -> list[Tensor]:
-        """Return the sums of :meth:`cross_entropy`, then the divergence from the teacher.
+        self, states: Tensor, targets: Tensor, ids: Tensor, logs: Tensor
+    ) -> tuple[CrossEntropy, Tensor]:
+        """Return the cross-entropy and the divergence from the teacher.
 
         They compare decoder states [N, D] with targets [N] and with the teacher's symbols and
         log-probabilities, [N, k] each. The backward pass computes the logits of a block of tokens
@@ -191,13 +146,13 @@ class TaughtObjective(TranslationObjective):
         def of_block(x: Tensor, targets: Tensor, ids: Tensor, logs: Tensor) -> list[Tensor]:
             logits = self.model.logits(x)
             log_probs = logits.log_softmax(-1)
-            values = smoothed_loss(log_probs, targets, self.label_smoothing)
+            sums = smoothed_loss(log_probs, targets, self.label_smoothing)
             if temperature != 1:
                 log_probs = (logits / temperature).log_softmax(-1)
-            return [*values, divergence(log_probs, ids, logs, temperature)]
+            return [*sums, divergence(log_probs, ids, logs, temperature)]
 
-        size = block_rows(features)
-        columns = features.split(size), targets.split(size), ids.split(size), logs.split(size)
+        size = block_rows(states)
+        columns = states.split(size), targets.split(size), ids.split(size), logs.split(size)
         sums: list[list[Tensor]] = [[], [], [], []]
         for x, y, top, top_logs in zip(*columns, strict=True):
             values = checkpoint(
@@ -205,7 +160,8 @@ class TaughtObjective(TranslationObjective):
             )
             for column, value in zip(sums, values, strict=True):
                 column.append(value)
-        return [torch.stack(column).sum(0) for column in sums]
+        *cross_entropy, kl = [torch.stack(column).sum(0) for column in sums]
+        return CrossEntropy(*cross_entropy), kl
 
 
 def divergence(log_p: Tensor, ids: Tensor, log_probs: Tensor, temperature: float) -> Tensor:
@@ -257,48 +213,7 @@ def attention_outputs(model: nn.Module, is_taught: bool) -> Iterator[dict[str, T
         yield outputs
 
 
-def open_cache(config: TeacherConfig) -> sqlite3.Connection:
-    """Return the database of symbols and log-probabilities, which several processes may share."""
-    assert config.teacher is not None and config.teacher_cache is not None, "both are given"
-    folder = Path(config.teacher_cache)
-    # Identify the teacher by the bytes of its files.
-    files = map(Path, split_paths(config.teacher, ":"))
-    digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
-    owner = json.dumps({"teacher": digests, "top_k": config.teacher_top_k})
-    with _reporting(config):
-        folder.mkdir(parents=True, exist_ok=True)
-        database = sqlite3.connect(folder / CACHE_FILE, timeout=PATIENCE)
-        database.execute("PRAGMA journal_mode = WAL")
-        with database:
-            database.execute("CREATE TABLE IF NOT EXISTS owner (id PRIMARY KEY, text)")
-            database.execute("CREATE TABLE IF NOT EXISTS top (pair PRIMARY KEY, ids, logs)")
-            database.execute("INSERT OR IGNORE INTO owner VALUES (0, ?)", [owner])
-        [stored] = database.execute("SELECT text FROM owner").fetchone()
-    if stored != owner:
-        raise ConfigError(
-            f"--teacher-cache {folder}: belongs to another --teacher or --teacher-top-k; give "
-            "another folder"
-        )
-    return database
-
-
-def _bytes_of(table: Tensor, dtype: torch.dtype) -> bytes:
-    return table.to("cpu", dtype).numpy().tobytes()
-
-
 def _shape_in_words(model: TranslationModel) -> str:
     config = encoder_decoder_of(model, "--teacher-attention-weight").config
     layers = f"{config.encoder_layers} + {config.decoder_layers} layers"
     return f"{layers} of width {config.decoder_embed_dim}"
-
-
-@contextmanager
-def _reporting(config: TeacherConfig) -> Iterator[None]:
-    """Turn an error of the cache into a DataError that names its file."""
-    try:
-        yield
-    except (OSError, sqlite3.Error) as error:
-        raise DataError(
-            f"--teacher-cache: {Path(config.teacher_cache or '', CACHE_FILE)} cannot be used "
-            f"({error}); remove it, or give another folder"
-        ) from error

@@ -9,12 +9,12 @@ from relu_nmt.modules.config import AttentionRegularizerConfig
 from relu_nmt.translation.config import TeacherConfig
 from relu_nmt.translation.loss import TranslationObjective
 from relu_nmt.translation.teacher import (
-    CACHE_FILE,
     TaughtObjective,
     attention_distance,
     attention_outputs,
     divergence,
 )
+from relu_nmt.translation.teacher_cache import CACHE_FILE
 from tests.tiny import PAD, gradients, pairs_of_ids, tiny_model, tiny_task
 
 TASK = tiny_task("abcdefgh")
