@@ -90,22 +90,13 @@ class TranslationTask:
                 raise DataError(f"{path}: holds {first}-{second}, not the language {language}")
             swapped = second == source_lang or first == target_lang
             source_lang, target_lang = (second, first) if swapped else (first, second)
-        texts = []
-        dictionaries = []
-        for language in (source_lang, target_lang):
-            if manifest is None:
-                texts.append(TextPipeline(language))
-            else:
-                texts.append(load_pipeline(path, manifest, language))
-        for language in (source_lang, target_lang):
-            file = data_folder.dictionary_path(path, language)
-            dictionaries.append(Dictionary.load(file))
-            if not dictionaries[-1].num_words:
-                raise DataError(
-                    f"{file}: no words in it; was the training text empty? "
-                    "run relu-nmt-preprocess again"
-                )
-        return cls(texts[0], texts[1], dictionaries[0], dictionaries[1], Path(path))
+        return cls(
+            _load_text(path, manifest, source_lang),
+            _load_text(path, manifest, target_lang),
+            _load_dictionary(path, source_lang),
+            _load_dictionary(path, target_lang),
+            Path(path),
+        )
 
     def with_post_processing(
         self, remove_bpe: str | None = None, detokenizer: str | None = None
@@ -267,3 +258,19 @@ def _ids_of(tokens: Sequence[str], text: TextPipeline, dictionary: Dictionary) -
         words = ids[: -1 - text.separates_alone]
         words[words == dictionary.index(text.sentence_separator)] = dictionary.unk_index
     return ids
+
+
+def _load_text(
+    path: str | os.PathLike[str], manifest: Mapping[str, Any] | None, language: str
+) -> TextPipeline:
+    return TextPipeline(language) if manifest is None else load_pipeline(path, manifest, language)
+
+
+def _load_dictionary(path: str | os.PathLike[str], language: str) -> Dictionary:
+    file = data_folder.dictionary_path(path, language)
+    dictionary = Dictionary.load(file)
+    if not dictionary.num_words:
+        raise DataError(
+            f"{file}: no words in it; was the training text empty? run relu-nmt-preprocess again"
+        )
+    return dictionary
