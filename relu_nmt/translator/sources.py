@@ -168,8 +168,8 @@ class SourceEncoder:
         separator = -1
         if self.separators is not None:
             separator = self.separators.target
-        cased = replace(self.target_words, lowercase=False)
-        self._texts = SymbolTexts(cased, task.target_dictionary, separator)
+        with_case = replace(self.target_words, lowercase=False)
+        self._symbol_texts = SymbolTexts(with_case, task.target_dictionary, separator)
         # The last banned terms: consecutive requests of a command have the same.
         self._banned: tuple[tuple[Any, ...], BannedTerms | None] = ((), None)
 
@@ -234,18 +234,18 @@ class SourceEncoder:
         for line, prefix, terms, number in zip(
             request.lines, prefixes, forced, numbers, strict=False
         ):
-            parts: list[str] = []
+            parts = [line]
             if split is not None and isinstance(line, str) and not prefix and not terms:
-                parts = split(line)
+                pieces = split(line)
+                parts = pieces if len(pieces) > 1 else parts
+            sentences = []
             # Add the line's number to errors.
             with reporting(f"line {number}", caught=DataError):
-                if len(parts) > 1:
-                    sentences = [self.sentence(part, banned=banned) for part in parts]
-                else:
+                for part in parts:
                     sentence = self.sentence(
-                        line, prefix, terms, banned, request.ordered, request.inside_words
+                        part, prefix, terms, banned, request.ordered, request.inside_words
                     )
-                    sentences = [sentence]
+                    sentences.append(sentence)
             # Leave out a part of only invisible characters, which has no tokens.
             with_tokens = [sentence for sentence in sentences if sentence.tokens]
             if len(with_tokens) > 1:
@@ -277,7 +277,7 @@ class SourceEncoder:
             beginning = self._forced_ids(self._without_any_code(prefix), "prefix", is_blank)
         required = None
         if terms:
-            texts = None if inside_words else self._texts
+            texts = None if inside_words else self._symbol_texts
             required = ForcedTerms(tuple(terms), ordered, texts=texts)
         ids = self.task.source_ids(tokens)
         return SourceSentence(ids, tokens, prefix=beginning, forced=required, banned=banned)
@@ -314,7 +314,7 @@ class SourceEncoder:
         key = tuple(banned), match_case, inside_words
         with self.text_lock:
             if key != self._banned[0]:
-                terms = BannedTerms(self._texts, banned, match_case, inside_words)
+                terms = BannedTerms(self._symbol_texts, banned, match_case, inside_words)
                 self._banned = key, terms or None
             return self._banned[1]
 

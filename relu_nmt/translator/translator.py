@@ -185,8 +185,9 @@ class Translator:
             DataError: a sentence is too long for learned positions, ``lines`` is a single text,
                 the model cannot write a forced term, or a term is forced in a blank line.
         """
-        request = TranslationRequest(plain_lines(lines), **_terms_of(options))
-        return self._translate(request, generation_config(config, options))[0]
+        terms, settings = _divided(options)
+        request = TranslationRequest(plain_lines(lines), **terms)
+        return self._translate(request, generation_config(config, settings))[0]
 
     def translate_nbest(
         self,
@@ -202,8 +203,9 @@ class Translator:
         seeds the draws of sampling. See :meth:`translate` for other arguments (``nbest=5``) and
         errors.
         """
-        request = TranslationRequest(plain_lines(lines), **_terms_of(options))
-        translated = self._translate(request, generation_config(config, options), first_id)
+        terms, settings = _divided(options)
+        request = TranslationRequest(plain_lines(lines), **terms)
+        translated = self._translate(request, generation_config(config, settings), first_id)
         return [window.translations for window in translated.windows]
 
     def translate_documents(
@@ -234,9 +236,9 @@ class Translator:
         if max_doc_tokens is None:
             max_doc_tokens = self.max_doc_tokens
         windows = WindowConfig(max_doc_tokens, window_overlap, repair=True)
-        terms = _terms_of(options)
+        terms, settings = _divided(options)
         request = TranslationRequest.of_documents(documents, windows=windows, **terms)
-        return self._translate(request, generation_config(config, options))
+        return self._translate(request, generation_config(config, settings))
 
     def translate_document(self, lines: Iterable[str], **settings: Any) -> TranslatedLines:
         """Return the translation of one document, with a line for each of its lines.
@@ -274,10 +276,10 @@ class Translator:
         """Translate a request, and warn the caller of the public method about the result."""
         # Resolve the longest output, which grows with its source for documents only.
         config = config.resolved(documents=request.counts is not None)
-        sources = self.sources.encode(request)
-        if sources.note:
-            warnings.warn(sources.note.removeprefix("NOTE: "), stacklevel=3)
-        translated = self.answer(sources, config, self.searcher(config, first_id))
+        documents = self.sources.encode(request)
+        if documents.note:
+            warnings.warn(documents.note.removeprefix("NOTE: "), stacklevel=3)
+        translated = self.answer(documents, config, self.searcher(config, first_id))
         if translated.num_at_limit:
             longest = config.describe_longest_output(self.ensemble.max_positions)
             warnings.warn(
@@ -480,6 +482,8 @@ class Searcher:
         return Translation(text, tokens, hypothesis, source.tokens)
 
 
-def _terms_of(options: dict[str, Any]) -> dict[str, Any]:
-    """Take the fields of :class:`TranslationRequest` out of the options of a call."""
-    return {name: options.pop(name) for name in TERMS if name in options}
+def _divided(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Divide options into fields of :class:`TranslationRequest` and settings of the search."""
+    terms = {name: value for name, value in options.items() if name in TERMS}
+    settings = {name: value for name, value in options.items() if name not in TERMS}
+    return terms, settings

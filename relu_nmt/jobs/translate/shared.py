@@ -51,7 +51,7 @@ def load_translator(options: ModelOptions, data: str | None = None) -> Translato
             task.target_dictionary,
             pair_name(task.source_lang, task.target_lang),
         )
-    return Translator(models, task, device, dtype, max_doc_tokens, True, shortlist)
+    return Translator(models, task, device, dtype, max_doc_tokens, packed=True, shortlist=shortlist)
 
 
 def _adapted_task(
