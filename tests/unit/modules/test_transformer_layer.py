@@ -48,7 +48,7 @@ def test_a_decoder_layer_equals_its_formula(before):
             expected = expected + 0.5 * sublayer(norm(expected))
         else:
             expected = norm(expected + 0.5 * sublayer(expected))
-    output = layer(x, causal, None, memory, full)
+    output = layer(x, causal, memory=memory, memory_visibility=full)
     torch.testing.assert_close(output, expected)
 
 
