@@ -49,7 +49,7 @@ def train(process, words, folder):
 
     class Keeping(train_images.Trainer):
         def train(self):
-            models.append(self.parts.model)
+            models.append(self.learner.model)
             return super().train()
 
     training.join_processes = lambda cpu: process

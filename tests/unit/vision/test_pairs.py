@@ -123,7 +123,7 @@ def trained(folder, seed, pair, max_update, no_save):
     )
     trainer = toy.trainer(ImageObjective(model, 0.0, AttentionRegularizerConfig()))
     assert trainer.train().num_updates == max_update
-    moments = trainer.parts.optimizer.state_dict()["state"]
+    moments = trainer.learner.optimizer.state_dict()["state"]
     tensors = dict(model.state_dict())
     for index, of_weight in moments.items():
         for name, tensor in of_weight.items():
