@@ -6,7 +6,7 @@ Given values override a file, a file overrides presets, and presets override the
 import dataclasses
 import re
 from collections import ChainMap, Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -17,15 +17,14 @@ from relu_nmt.config.fields import (
     REQUIRED,
     Option,
     all_options,
-    fields_of_part,
     groups_of,
     known_fields,
     options_of,
-    shown,
-    with_part_options,
 )
-from relu_nmt.config.registry import Files, Registry, Spec, refuse_shared_files
-from relu_nmt.errors import ConfigError, reporting
+from relu_nmt.config.files import Files, refuse_shared_files
+from relu_nmt.config.needs import idle_options, is_off
+from relu_nmt.config.parts import with_part_options
+from relu_nmt.errors import ConfigError
 
 ClassT = TypeVar("ClassT", bound=type)
 ConfigT = TypeVar("ConfigT")
@@ -160,29 +159,6 @@ def paths_in(config: Any) -> list[Files]:
     return paths
 
 
-def idle_options(
-    config_class: type, values: Mapping[str, Any], typed: Collection[str] = ()
-) -> Iterator[tuple[Option, str]]:
-    """Yield the options that are set, or ``typed``, but do nothing, each with an error message."""
-    options = all_options(config_class)
-    for name, entry in options.items():
-        value = values[name]
-        is_default = value == entry.default
-        if is_default and (name not in typed or is_off(value)):
-            continue
-        for needed, *allowed in entry.conditions:
-            if needed in options and not _is_met(entry, options[needed], values[needed], allowed):
-                current = values[needed]
-                is_typed = needed in typed
-                # Accept a default typed together with the default of the needed option.
-                if not (is_default and is_typed and current == options[needed].default):
-                    yield (
-                        entry,
-                        _need_text(entry, value, options[needed], current, allowed, is_typed),
-                    )
-                break
-
-
 def refuse_given(
     config: Any, names: Collection[str], reason: str, remedy: str = "leave one of them out"
 ) -> None:
@@ -191,51 +167,6 @@ def refuse_given(
         value = getattr(config, name)
         if name in names and value != entry.default:
             raise ConfigError(f"{entry.with_value(value)}{reason}; {remedy}")
-
-
-def is_off(value: Any) -> bool:
-    """Return whether a value switches its option off: an empty one, or a number up to 0.
-
-    Example:
-        >>> is_off(-1), is_off(False), is_off(""), is_off(0.5)
-        (True, True, True, False)
-    """
-    return not value or (isinstance(value, (int, float)) and value <= 0)
-
-
-def _is_met(entry: Option, needed: Option, value: Any, allowed: Sequence[Any]) -> bool:
-    if isinstance(needed.choices, Registry):
-        value = Spec.parse(value).name
-        if not needed.choices.is_built_in(value):
-            # A part of the user's own uses the flags of its options, or any flags if it has no
-            # options.
-            part_class = getattr(needed.choices.get(value), "Config", None)
-            if part_class is None or entry.parts[:1] != (needed.name,):
-                return True
-            return not options_of(part_class).keys().isdisjoint(entry.parts[1:])
-    if not allowed:
-        return not is_off(value)
-    # One allowed element of a sequence is enough.
-    values = value if needed.is_sequence else [value]
-    return any(element in allowed for element in values)
-
-
-def _need_text(
-    entry: Option, value: Any, needed: Option, current: Any, allowed: list[Any], is_typed: bool
-) -> str:
-    text = f"{entry.with_value(value)} does nothing "
-    if is_typed and needed.kind is not bool and not allowed:
-        return text + f"with {needed.with_value(current)}; change that, or leave one of them out"
-    if not allowed or allowed == [True]:
-        return text + f"without {needed.label}; give both, or leave it out"
-    if allowed in ([False], [None]):
-        return text + f"with {needed.label}; leave one of them out"
-    ways = " or ".join([needed.with_value(allowed[0]), *map(shown, allowed[1:])])
-    if current is REQUIRED:
-        return text + f"without {ways}; give both, or leave it out"
-    if needed.is_sequence:
-        return text + f"without {ways}; leave it out"
-    return text + f"with {needed.with_value(current)}; it needs {ways}"
 
 
 def from_flat(config_class: type[ConfigT], values: Mapping[str, Any]) -> ConfigT:
@@ -387,34 +318,3 @@ def _built(config_class: type[ConfigT], values: Mapping[str, Any]) -> ConfigT:
     for name, (_, kind) in groups_of(config_class).items():
         field_values[name] = _built(kind, values)
     return config_class(**field_values)
-
-
-def build_part(kind: Any, spec: Spec, flag: str, *arguments: Any) -> Any:
-    """Return ``kind(settings, *arguments)``, with a ``kind.Config`` of a spec's options."""
-    with reporting(f"{flag} {spec}", ConfigError, ConfigError):
-        return kind(kind.Config.of(**spec.options), *arguments)
-
-
-def chosen_part(config: Any, name: str) -> tuple[Any, Any]:
-    """Return the registered part that a field ``with_options`` names, and its ``Config``, if any.
-
-    The options come from the field's text and from the flags that mean the same. For a part of the
-    user's own, flags that have their defaults are ignored, so that the part's defaults count.
-    """
-    options = options_of(type(config))
-    entry = options[name]
-    spec = Spec.parse(getattr(config, name))
-    registry: Any = entry.choices
-    part = registry.get(spec.name)
-    part_class = getattr(part, "Config", None)
-    if part_class is None:
-        return part, None
-    values: dict[str, Any] = dict(spec.options)
-    for field, other, index, option_name in fields_of_part(options, name):
-        value = getattr(config, field)
-        # Leave out defaults of flags for the user's own parts, which have their own defaults.
-        is_set = value != other.default or (registry.is_built_in(spec.name) and value is not None)
-        if is_set and option_name in options_of(part_class):
-            values[option_name] = value[index] if other.is_sequence else value
-    with reporting(entry.with_value(str(spec)), ConfigError, ConfigError):
-        return part, part_class.of(**values)

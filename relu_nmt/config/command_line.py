@@ -16,8 +16,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from relu_nmt.config.budgets import PACED
-from relu_nmt.config.classes import all_values, flat, idle_options, merged, paths_in, to_dict
+from relu_nmt.config.classes import all_values, flat, merged, paths_in, to_dict
 from relu_nmt.config.fields import (
     REQUIRED,
     Option,
@@ -27,9 +26,11 @@ from relu_nmt.config.fields import (
     known_fields,
     options_of,
     shown,
-    with_part_options,
 )
-from relu_nmt.config.registry import READ, Files, Registry, close_names, refuse_shared_files
+from relu_nmt.config.files import READ, Files, refuse_shared_files
+from relu_nmt.config.needs import idle_options
+from relu_nmt.config.parts import with_part_options
+from relu_nmt.config.registry import Registry, close_names
 from relu_nmt.config.stored import checked, parse_json
 from relu_nmt.config.yaml_text import dump_value, parse_yaml
 from relu_nmt.errors import ConfigError, some_of
@@ -290,13 +291,15 @@ def read_settings_file(config_class: type, path: str | os.PathLike[str]) -> dict
     nested, is_stored = _nested_values(Path(path))
     try:
         values = known_fields(config_class, flat(nested))
-        # Do not copy what a stored budget has set: a new training chooses by its pace and
-        # length.
-        if is_stored and values.get("budget") is not None:
-            values = {name: value for name, value in values.items() if name not in PACED}
-        # Refuse idle values only in files that users write. Stored files have all values.
-        if not is_stored:
-            spread_values = with_part_options(all_options(config_class), values, {})
+        options = all_options(config_class)
+        if is_stored:
+            # Do not copy values that the program chose for another value.
+            for entry in options.values():
+                if values.get(entry.name) is not None:
+                    values = {n: x for n, x in values.items() if n not in entry.determines}
+        else:
+            # Refuse idle values only in files that users write. Stored files have all values.
+            spread_values = with_part_options(options, values, {})
             all_of_file = all_values(config_class, spread_values, {})
             for entry, text in idle_options(config_class, all_of_file):
                 if entry.name in values and not entry.no_effect:

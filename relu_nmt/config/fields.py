@@ -10,11 +10,12 @@ import functools
 import math
 import numbers
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from typing import Any, cast, get_args, get_origin, get_type_hints
 
-from relu_nmt.config.registry import Files, Registry, Spec, close_names, split_paths
+from relu_nmt.config.files import Files, split_paths
+from relu_nmt.config.registry import Registry, Spec, close_names
 from relu_nmt.errors import ConfigError, reporting
 
 REQUIRED: Any = MISSING  # the default of an option that must be given
@@ -71,6 +72,9 @@ class Option:
     presets: Mapping[str, Mapping[str, Any]] | None = None
     # Defaults of other fields while this one is on. Presets override them.
     brings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    # Fields that the program chooses for a value of this one. --config does not read its choices
+    # from stored files.
+    determines: Sequence[str] = ()
     # The reason why a flag of fairseq does nothing here, or nothing while its needs are not met.
     # Typing the flag then prints a note and is no error.
     no_effect: str = ""
@@ -386,64 +390,3 @@ def known_fields(config_class: type, values: Mapping[str, Any]) -> dict[str, Any
         elif value:  # otherwise the file switches the flag off
             fields[field] = constant
     return fields
-
-
-def fields_of_part(
-    options: Mapping[str, Option], name: str
-) -> Iterator[tuple[str, Option, int, str]]:
-    """Yield each field that means an option of a part, with the index in it and the option's name.
-
-    The field is a sequence if the index counts its elements, or else has the one index 0.
-    """
-    for field, entry in options.items():
-        if entry.parts[:1] == (name,):
-            for index, part in enumerate(entry.parts[1:]):
-                yield field, entry, index, part
-
-
-def with_part_options(
-    options: Mapping[str, Option], values: Mapping[str, Any], before: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the values, with options of registered parts in the fields that mean the same.
-
-    ``before`` has the values of sequences of which an option sets one element only.
-    """
-    spread_values = dict(values)
-    for name, value in values.items():
-        entry = options[name]
-        if not entry.with_options:
-            continue
-        spec = Spec.parse(entry.read(value))
-        text = entry.with_value(value)
-        if not spec.options:
-            spread_values[name] = spec.name  # without a colon that has no options behind it
-            continue
-        chosen = _part_values(entry, spec, text)
-        fieldless = dict(spec.options)
-        for field, other, index, part in fields_of_part(options, name):
-            fieldless.pop(part, None)
-            if part not in chosen:
-                continue
-            new = chosen[part]
-            if other.is_sequence:
-                was = other.read(spread_values.get(field, before.get(field, other.default)))
-                new = (*was[:index], new, *was[index + 1 :])
-            if field in values and new != other.read(values[field]):
-                raise ConfigError(
-                    f"{text} and {other.with_value(values[field])} differ; leave one of them out"
-                )
-            spread_values[field] = new
-        # Keep only those options in the text that have no field.
-        spread_values[name] = str(Spec(spec.name, fieldless))
-    return spread_values
-
-
-def _part_values(entry: Option, spec: Spec, text: str) -> dict[str, Any]:
-    """Return the checked options of a registered part. ``text`` names them in errors."""
-    part_class = getattr(cast(Registry[Any], entry.choices).get(spec.name), "Config", None)
-    if part_class is None:
-        raise ConfigError(f"{text}: {spec.name} has no options")
-    with reporting(text, ConfigError, ConfigError):
-        options = options_of(part_class)
-        typed_values = known_fields(part_class, spec.options)
-        return {name: options[name].read(value) for name, value in typed_values.items()}

@@ -17,7 +17,7 @@ from relu_nmt.config import (
     shared,
     shown,
 )
-from relu_nmt.config.budgets import BUDGET_EXAMPLES, SECONDS, Budget
+from relu_nmt.config.budgets import BUDGET_EXAMPLES, PACED, SECONDS, Budget
 from relu_nmt.errors import ConfigError
 from relu_nmt.training import OPTIMIZERS
 from relu_nmt.training.schedules import ScheduleConfig
@@ -131,6 +131,7 @@ class TrainerConfig(shared.PrecisionOptions):
             "store_ema": True,
             "no_epoch_checkpoints": True,
         },
+        determines=PACED,
     )
     max_epoch: int = _number(0, "stop after this epoch; 0: no limit")
     max_update: int = _number(0, "stop after this update; 0: no limit")

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from relu_nmt.config import option
-from relu_nmt.config.classes import chosen_part, with_own_config
+from relu_nmt.config.classes import with_own_config
+from relu_nmt.config.parts import chosen_part
 from relu_nmt.errors import ConfigError
 from relu_nmt.training import OPTIMIZERS
 from relu_nmt.training.config import OptimizerConfig

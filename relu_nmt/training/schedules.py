@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from relu_nmt.config import option, settings
-from relu_nmt.config.classes import chosen_part, with_own_config
+from relu_nmt.config.classes import with_own_config
 from relu_nmt.config.fields import options_of
+from relu_nmt.config.parts import chosen_part
 from relu_nmt.config.stored import checked
 from relu_nmt.errors import ConfigError
 from relu_nmt.training import SCHEDULES

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from relu_nmt.config import from_dict
-from relu_nmt.config.classes import chosen_part
 from relu_nmt.config.fields import known_fields
+from relu_nmt.config.parts import chosen_part
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.documents import DocumentConfig
 from relu_nmt.errors import CheckpointError, ConfigError, OutOfMemoryError, reporting

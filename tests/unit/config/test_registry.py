@@ -5,7 +5,8 @@ import pytest
 from relu_nmt.attention import attentions
 from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.config import add_settings, read_settings
-from relu_nmt.config.registry import Registry, import_user_module, split_paths
+from relu_nmt.config.files import split_paths
+from relu_nmt.config.registry import Registry, import_user_module
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.config import TransformerConfig
 
