@@ -42,7 +42,7 @@ def changed_slots(stored: Mapping[str, Any], config: TransformerConfig) -> dict[
     for slot in SLOTS:
         before = stored.get(f"{slot}_attention") or stored.get("attention") or "softmax"
         old = Spec.parse(before).name
-        new = Spec.parse(config.attention_of(slot)).name
+        new = config.mechanism_of(slot)
         if old != new:
             changes[slot] = f"{old} to {new}"
     return changes

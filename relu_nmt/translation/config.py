@@ -3,7 +3,9 @@
 from functools import partial
 from typing import Any
 
+from relu_nmt.attention import attentions
 from relu_nmt.config import CHECKPOINTS, Files, checked_by, option, settings, split_paths
+from relu_nmt.config.registry import Spec
 from relu_nmt.data.dictionary import BOS, EOS
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules import position_schemes
@@ -164,6 +166,14 @@ class TransformerConfig(TransformerOptions):
     def attention_flag_of(self, slot: str) -> str:
         """Return the flag that set the attention of a slot."""
         return f"--{slot}-attention" if getattr(self, f"{slot}_attention") else "--attention"
+
+    def mechanism_of(self, slot: str) -> str:
+        """Return the name of a slot's attention, without its options."""
+        return Spec.parse(self.attention_of(slot)).name
+
+    def has_scores(self, slot: str) -> bool:
+        """Return True if the attention of a slot computes scores, on which positions may act."""
+        return attentions.get(self.mechanism_of(slot)).capabilities.scores
 
     def max_positions_of(self, side: str) -> int:
         """Return the number of learned positions of the side ``encoder`` or ``decoder``."""

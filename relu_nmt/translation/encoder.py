@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from relu_nmt.attention import attentions
 from relu_nmt.attention.base import Attention, build_attention
 from relu_nmt.attention.dropout import dropout
 from relu_nmt.attention.masks import Visibility
@@ -156,8 +155,7 @@ def make_mechanism(config: TransformerConfig, slot: str, layer: int) -> Attentio
 def _position_scheme(config: TransformerConfig, side: str) -> PositionScheme:
     # Check that the attention has scores, if the scheme adds to them.
     names = config.positions_of(side)
-    able = attentions.get(Spec.parse(config.attention_of(side)).name).capabilities
-    if not able.scores and any(kind.needs_scores for kind in kinds_of(names)):
+    if not config.has_scores(side) and any(kind.needs_scores for kind in kinds_of(names)):
         without = [n for n in position_schemes.names() if not position_schemes.get(n).needs_scores]
         raise ConfigError(
             f"--{side}-positions {names} acts on attention scores, which "

@@ -65,7 +65,7 @@ def save_onnx(model: TranslationModel, task: TranslationTask, folder: Path) -> N
             "the ends of sentences, which a graph does not see; ONNX needs full attention"
         )
     for slot in SLOTS:
-        name = Spec.parse(model.config.attention_of(slot)).name
+        name = model.config.mechanism_of(slot)
         if not attentions.is_built_in(name):
             raise CheckpointError(
                 f"attention {name} ({slot}): one of your own, whose graph no test checks; ONNX "

@@ -7,11 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from relu_nmt.attention import attentions
 from relu_nmt.config.budgets import Budget, in_words
 from relu_nmt.config.classes import flat
 from relu_nmt.config.fields import options_of
-from relu_nmt.config.registry import Spec
 from relu_nmt.config.shared import BatchingConfig
 from relu_nmt.errors import OutOfMemoryError
 from relu_nmt.jobs.budget import Pace, faster_dtype, filled, given_names, planned_updates
@@ -194,12 +192,12 @@ class Chooser:
     def _positions(self) -> str:
         """Return the position schemes of a new model: relative ones if its attention has scores."""
         model = self._settings.model
-        names = [Spec.parse(model.attention_of(slot)).name for slot in ("encoder", "decoder")]
-        if not all(attentions.get(name).capabilities.scores for name in names):
+        sides = ("encoder", "decoder")
+        if not all(map(model.has_scores, sides)):
             return "sinusoidal"
         # Softmax gains nothing from a bias of distances, with which it has no fused code.
         has_documents = self._settings.documents.longest_in_training > 1
-        if has_documents and "softmax" not in names:
+        if has_documents and "softmax" not in map(model.mechanism_of, sides):
             return "sinusoidal+rotary+t5"
         return "sinusoidal+rotary"
 
