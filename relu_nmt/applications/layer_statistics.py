@@ -23,7 +23,6 @@ from relu_nmt.attention.records import (
     record_attention,
 )
 from relu_nmt.attention.regularizer import NULL_SUM
-from relu_nmt.drawing.panels import Panel, curve_lines, draw_panels
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import SLOTS
 from relu_nmt.modules.feed_forward import FeedForward
@@ -384,20 +383,3 @@ def _means_of(parts: Sequence[Mapping[str, Any]], without: Sequence[str] = ()) -
             numbers = [value for value in values if value is not None]
             means[name] = sum(numbers) / len(numbers) if numbers else None
     return means
-
-
-def of_memories(reports: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return plots of ``top_sums`` by side. The keys of ``reports`` are the names of lines."""
-    panels = []
-    for side in ("encoder", "decoder"):
-        curves = []
-        for name, report in reports.items():
-            points = {}
-            for percent, share in report["sides"][side].get("top_sums", {}).items():
-                if share is not None:
-                    points[float(percent)] = 100 * share
-            curves.append((name, points))
-        title = f"{side}: share of the sum, %"
-        x_label = "largest p% of a token's weights"
-        panels.append(Panel(title, x_label, curve_lines(curves), log_x=True, from_zero=True))
-    return draw_panels(panels, share_y=True)

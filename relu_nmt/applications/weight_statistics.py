@@ -1,4 +1,4 @@
-"""Statistics of attention weights by slot, layer and head, over many sentences, and their plots.
+"""Statistics of attention weights by slot, layer and head, over many sentences.
 
 These statistics need the matrix of weights, which is computed for one mechanism and one batch at a
 time. The statistics of :mod:`relu_nmt.applications.layer_statistics` need no matrix.
@@ -31,8 +31,6 @@ from relu_nmt.attention.records import AttentionRecord, record_attention
 from relu_nmt.attention.regularizer import NULL_SUM
 from relu_nmt.data.dictionary import EOS, SENTENCE_SEPARATOR, SPECIAL_SYMBOLS, Dictionary
 from relu_nmt.data.translation_batches import pad_rows
-from relu_nmt.drawing.attention_maps import SLOT_NAMES
-from relu_nmt.drawing.panels import Curve, Panel, draw_panels
 from relu_nmt.modules.config import SLOTS
 from relu_nmt.translation.base import Ensemble
 from relu_nmt.translator.attention_maps import input_batches, single_model
@@ -47,10 +45,7 @@ OF_ALL_HEADS = "mean_of_heads_entropy"
 KINDS = ("punctuation", "frequent", "ends")
 ALL_KEYS = "all"
 OWN_SENTENCE = "sentence"
-SEEN = {ALL_KEYS: "document", OWN_SENTENCE: "own sentence"}
-FIGURE_4_END = 1.5
 NEAR = 3  # keys at less than this distance, in tokens, are neighbors
-LEVEL = 1e-6  # a line of a plot whose shares differ by less is level
 DEFINITIONS = {
     "sees": "all: every key that padding and causality leave; sentence: those of its own sentence "
     "(--document-attention aligned, whose upper layers have both)",
@@ -62,9 +57,9 @@ Place = tuple[str, str, int]  # Slot, visible keys (``ALL_KEYS`` or ``OWN_SENTEN
 Numbers = tuple[np.ndarray, np.ndarray]  # sentence numbers of the tokens of source and target
 Table = tuple[Tensor, Tensor]
 """Values of rows [B, H or 1, q] or [B, H, q, percents], and a mask of the rows that count."""
-Records = Sequence[Mapping[str, Any]]
-Series = tuple[str, tuple[int, int | None], Records]
-"""Name in the legend, index of color and of dashes, and the records of a line."""
+Record = Mapping[str, Any]
+Records = Sequence[Record]
+"""Statistics of heads and means by name, beside ``slot``, ``sees``, ``layer`` and ``head``."""
 
 
 class _Tokens(NamedTuple):
@@ -384,73 +379,3 @@ def _record(means: dict[str, np.ndarray]) -> dict[str, Any]:
         percents = itertools.compress(PERCENTS, is_known)
         record[name] = dict(zip(percents, means[name][is_known].tolist(), strict=True))
     return record
-
-
-# ------------------------------------------------------------------- plots, as SVG
-
-
-def series_of(models: Mapping[str, Records]) -> list[Series]:
-    """Return the lines of the plots: one per checkpoint, or one per kind of visible keys."""
-    # With attention inside sentences, a checkpoint has two kinds of lines. Dashes tell them apart.
-    kinds = {record["sees"] for records in models.values() for record in records}
-    series: list[Series] = []
-    for index, (name, records) in enumerate(models.items()):
-        kinds_of_model = sorted({record["sees"] for record in records})
-        for number, sees in enumerate(kinds_of_model):
-            label = f"{name}, {SEEN[sees]}" if OWN_SENTENCE in kinds_of_model else name
-            dashes = number if OWN_SENTENCE in kinds else None
-            of_kind = [record for record in records if record["sees"] == sees]
-            series.append((label, (index, dashes), of_kind))
-    return series
-
-
-def by_layer(series: Sequence[Series], statistic: str, title: str, scale: float = 1.0) -> str:
-    """Return a plot of a statistic by layer, one panel per slot, "" if no slot has two layers."""
-    panels = []
-    for slot in SLOTS:
-        lines: list[Curve] = []
-        for name, (style, dashes), records in series:
-            line = Curve(name, style, {}, dashes=dashes)
-            for record in records:
-                layer = record["layer"]
-                if record["slot"] == slot and layer != "mean" and statistic in record:
-                    value = scale * record[statistic]
-                    if record["head"] == "mean":
-                        line.points[layer] = value
-                    else:
-                        line.dots.append((layer, value))
-            lines.append(line)
-        panel = Panel(f"{SLOT_NAMES[slot]}: {title}", "layer", lines, from_zero=True)
-        panel.names = list(map(str, panel.x_values))  # a label for every layer
-        panels.append(panel)
-    return draw_panels(panels, share_y=True)
-
-
-def by_rank(series: Sequence[Series]) -> str:
-    """Return a plot of ``top_sum`` and ``share_at_rank`` for p up to 1.5%.
-
-    The result is "" if all lines are level: rows are so short that p percent is always one key.
-
-    Reference: ReLUFormer, Figure 4.
-    """
-    panels = []
-    titles = {"top_sum": "their sum, %", "share_at_rank": "the smallest, %"}
-    for statistic, title in titles.items():
-        for slot in SLOTS:
-            lines = []
-            for name, (style, dashes), records in series:
-                for record in records:
-                    if record["slot"] == slot and record["layer"] == "mean":
-                        points = {}
-                        for percent, share in record[statistic].items():
-                            if percent <= FIGURE_4_END:
-                                points[percent] = 100 * share
-                        lines.append(Curve(name, style, points, dashes=dashes))
-            x_label = "largest p% of the visible keys"
-            panels.append(Panel(f"{SLOT_NAMES[slot]}: {title}", x_label, lines, from_zero=True))
-    for panel in panels:
-        for line in panel.lines:
-            shares = line.points.values()
-            if shares and max(shares) - min(shares) >= 100 * LEVEL:
-                return draw_panels(panels, share_y=True)
-    return ""

@@ -6,10 +6,11 @@ and answers say if the sentences are few. The intervals hold 95% of resamples of
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from relu_nmt.applications.weight_statistics import Record, Records
 from relu_nmt.drawing.pages import number
 from relu_nmt.evaluation.significance import (
     SegmentStatistics,
@@ -28,8 +29,6 @@ MAJORITY = 0.5  # a head looks at a place that has more than this share of its w
 MOST_NAMES = 6  # up to this many heads are named, more are counted
 SPREAD = "spread"
 SIDES = {"encoder": "in the encoder", "decoder": "in the decoder", "cross": "in cross-attention"}
-Record = Mapping[str, Any]
-Records = Sequence[Record]
 
 
 class Answer(NamedTuple):

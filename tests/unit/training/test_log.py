@@ -12,7 +12,7 @@ import pytest
 
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.jobs.analyze.curves import curve_rows, read_curves
-from relu_nmt.jobs.analyze.page import course_panels
+from relu_nmt.jobs.analyze.plots import course_panels
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.log import Meters, TrainingLog, format_value, metric_averages, rounded
 from relu_nmt.training.save_dir import TrainingResult, entry

@@ -4,9 +4,9 @@ import itertools
 
 import pytest
 
-from relu_nmt.applications.weight_statistics import by_layer, by_rank
 from relu_nmt.jobs.analyze.curves import TELEMETRY, TRAIN
-from relu_nmt.jobs.analyze.page import course_panels, of_courses, page_text
+from relu_nmt.jobs.analyze.page import page_text
+from relu_nmt.jobs.analyze.plots import Series, by_layer, by_rank, course_panels, of_courses
 
 
 def records(layers, sums, slots=("encoder", "decoder", "cross")):
@@ -23,15 +23,15 @@ def records(layers, sums, slots=("encoder", "decoder", "cross")):
 
 def test_level_lines_of_short_rows_are_not_drawn():
     """The largest 0.5 and 1.5 % of 20 keys are one key, and of 100 keys one and two."""
-    short = ("short", (0, None), records(2, {0.5: 0.3, 1.5: 0.3, 10.0: 0.5}))
-    longer = ("longer", (1, None), records(2, {0.5: 0.3, 1.5: 0.4, 10.0: 0.5}))
+    short = Series("short", 0, None, records(2, {0.5: 0.3, 1.5: 0.3, 10.0: 0.5}))
+    longer = Series("longer", 1, None, records(2, {0.5: 0.3, 1.5: 0.4, 10.0: 0.5}))
     assert not by_rank([short])
     assert ">longer</text>" in by_rank([short, longer])
 
 
 def test_a_single_layer_makes_no_chart_and_a_slot_without_weights_no_panel():
-    assert not by_layer([("one", (0, None), records(1, {}))], "entropy", "entropy, nats")
-    source = by_layer([("two", (0, None), records(2, {}, ("cross",)))], "entropy", "H, nats")
+    assert not by_layer([Series("one", 0, None, records(1, {}))], "entropy", "entropy, nats")
+    source = by_layer([Series("two", 0, None, records(2, {}, ("cross",)))], "entropy", "H, nats")
     assert ">cross-attention: H, nats</text>" in source
     assert "encoder self-attention" not in source
 
