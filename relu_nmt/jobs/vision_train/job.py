@@ -46,30 +46,47 @@ SAMPLED_IMAGES = 8  # number of images whose size is read before the training
 ENLARGED = 2  # warn if the sides of images grow by this factor or more
 
 
+@dataclasses.dataclass(frozen=True)
+class ImageSets:
+    """The images to train and to validate on."""
+
+    train: ImageSet
+    valid: Mapping[str, ImageSet]  # by name
+    report: Callable[[DataError], None] | None  # called for damaged images. None: they are errors
+
+    def batches(self, settings: Settings) -> tuple[ImageBatches, dict[str, ImageBatches]]:
+        """Return the batches of the training, and of each validation set by its name."""
+        augmentation = settings.augmentation
+        transform = ImageTransform(settings.preprocessing, settings.model.image_size, augmentation)
+        seed = settings.trainer.seed
+        train = ImageBatches(
+            self.train, transform, settings.batch_size, seed, augmentation, self.report
+        )
+        batch_size = settings.batch_size_valid or settings.batch_size
+        valid = {}
+        for name, images in self.valid.items():
+            valid[name] = ImageBatches(images, transform, batch_size, damaged=self.report)
+        return train, valid
+
+
 def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
     """Train until a limit or a signal. Resume from the last checkpoint of the folder, if any."""
     with training_run(settings, progress) as training:
         say_recipe(settings, training.say)
         training.say("losses are in bits per image")
-        train_set, valid_sets = open_sets(settings, training)
-        report = reporter(settings, [train_set, *valid_sets.values()], training)
-        note_enlarged(settings, train_set, training.say)
+        images = open_sets(settings, training)
+        note_enlarged(settings, images.train, training.say)
         # Complete the settings if there is a --budget.
         if settings.trainer.budget is not None:
-            trial = partial(
-                pace_of,
-                train_set=train_set,
-                valid_sets=valid_sets,
-                report=report,
-                training=training,
-            )
+            trial = partial(pace_of, images=images, training=training)
             choose = partial(choose_dtype, settings, training, trial)
             training.settings = settings = within_budget(
                 settings, training, trial, choose, kept_names=frozenset({"bf16"})
             )
-        model = new_model(settings, len(train_set.classes), training)
+        classes = images.train.classes
+        model = new_model(settings, len(classes), training)
         objective = new_objective(settings, model)
-        train, valid = new_batches(settings, train_set, valid_sets, report)
+        train, valid = images.batches(settings)
         # Train, at rates that depend on the number of batches.
         config = config_for_data(
             settings.trainer,
@@ -78,7 +95,7 @@ def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
             training.process.world_size,
             training.say,
         )
-        task = loading.describe_task(train_set.classes, settings.preprocessing, settings.criterion)
+        task = loading.describe_task(classes, settings.preprocessing, settings.criterion)
         training.complete(settings, config)
         training.say_start(f"images per device = {settings.batch_size}")
         trainer = Trainer(
@@ -88,7 +105,7 @@ def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
             training.metadata(task),
             training.process,
             training.log,
-            initial_weights(model, train_set, training),
+            initial_weights(model, images.train, training),
         )
         return trainer.train()
 
@@ -122,17 +139,11 @@ def choose_dtype(
     return chosen, pace
 
 
-def pace_of(
-    settings: Settings,
-    train_set: ImageSet,
-    valid_sets: Mapping[str, ImageSet],
-    report: Callable[[DataError], None] | None,
-    training: TrainingRun,
-) -> Pace:
+def pace_of(settings: Settings, images: ImageSets, training: TrainingRun) -> Pace:
     """Return the pace of a training with these settings, measured with a new model."""
-    num_classes = len(train_set.classes)
+    num_classes = len(images.train.classes)
     model = training.new_model(lambda: build_vision_model(settings.model, num_classes))
-    train, valid = new_batches(settings, train_set, valid_sets, report)
+    train, valid = images.batches(settings)
     objective = new_objective(settings, model)
     return measured_pace(objective, train, valid, settings.trainer, training.process)
 
@@ -140,25 +151,6 @@ def pace_of(
 def new_objective(settings: Settings, model: VisionModel) -> ImageObjective:
     """Return the loss of a model."""
     return ImageObjective(model, settings.label_smoothing, settings.regularizer, settings.criterion)
-
-
-def new_batches(
-    settings: Settings,
-    train_set: ImageSet,
-    valid_sets: Mapping[str, ImageSet],
-    report: Callable[[DataError], None] | None,
-) -> tuple[ImageBatches, dict[str, ImageBatches]]:
-    """Return the batches of the training, and of each validation set by its name."""
-    augmentation = settings.augmentation
-    transform = ImageTransform(settings.preprocessing, settings.model.image_size, augmentation)
-    train = ImageBatches(
-        train_set, transform, settings.batch_size, settings.trainer.seed, augmentation, report
-    )
-    batch_size = settings.batch_size_valid or settings.batch_size
-    valid = {}
-    for name, images in valid_sets.items():
-        valid[name] = ImageBatches(images, transform, batch_size, damaged=report)
-    return train, valid
 
 
 def say_recipe(settings: Settings, say: Callable[[str], None]) -> None:
@@ -172,8 +164,8 @@ def say_recipe(settings: Settings, say: Callable[[str], None]) -> None:
         say(f"--recipe {settings.recipe}: {' '.join(flags)}")
 
 
-def open_sets(settings: Settings, training: TrainingRun) -> tuple[ImageSet, dict[str, ImageSet]]:
-    """Return the training images and the validation sets by name."""
+def open_sets(settings: Settings, training: TrainingRun) -> ImageSets:
+    """Return the images to train and to validate on. Check some, and print their numbers."""
     train, *valid = open_images(settings.data).values()
     train = numbered_as_before(settings, train, training)
     held_out = []
@@ -200,7 +192,8 @@ def open_sets(settings: Settings, training: TrainingRun) -> tuple[ImageSet, dict
                 f"{settings.data}: no images to validate on; give --valid-data PATH, "
                 "--valid-fraction 0.1, or --disable-validation"
             )
-    return sets.pop("train"), sets
+    report = reporter(settings, list(sets.values()), training)
+    return ImageSets(sets.pop("train"), sets, report)
 
 
 def say_images(images: ImageSet, say: Callable[[str], None]) -> None:
