@@ -28,7 +28,7 @@ from relu_nmt.applications.environment import describe_environment
 from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.config.registry import close_names
 from relu_nmt.errors import ConfigError, DataError, reporting
-from relu_nmt.io.safe_write import write_text
+from relu_nmt.io.safe_write import json_text, write_text
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -321,7 +321,7 @@ def _write(
     }
     with reporting(f"{path}: cannot be written"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, json.dumps(values, indent=1) + "\n")
+        write_text(path, json_text(values))
 
 
 def chosen(names: Sequence[str]) -> dict[str, Entry]:

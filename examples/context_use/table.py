@@ -5,7 +5,6 @@ The script writes the same numbers to ``context-use.json``, beside the folders o
 
 import argparse
 import csv
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 
 from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.errors import DataError
-from relu_nmt.io.safe_write import write_text
+from relu_nmt.io.safe_write import json_text, write_text
 
 RESULTS = "context-use.json"
 COLUMNS = {"row", "attention", "length", "seeds", "updates", "d_bleu"}
@@ -94,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for path in arguments.results:
             records += read(path)
         out = arguments.results[0].resolve().parents[2] / RESULTS
-        write_text(out, json.dumps(records, indent=1) + "\n")
+        write_text(out, json_text(records))
         print(table(records))
         print(f"results: {out}")
 

@@ -34,7 +34,7 @@ from tagged_text import TaggedText
 
 from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.errors import DataError, TrainingError
-from relu_nmt.io.safe_write import write_text
+from relu_nmt.io.safe_write import json_text, write_text
 from relu_nmt.io.text_lines import write_lines
 from relu_nmt.training.config import RESULTS_FILE
 from relu_nmt.translation.task import TranslationTask
@@ -324,7 +324,7 @@ class Run:
 def write_json(path: Path, content: object) -> None:
     """Write a file of results. After an error nothing is written."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
+    write_text(path, json_text(content))
 
 
 # ------------------------------------------------------------------------- the report

@@ -8,6 +8,7 @@ know no flag to name in a message raise the system's OSError.
 
 import fcntl
 import itertools
+import json
 import os
 import re
 import shutil
@@ -16,7 +17,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from relu_nmt.errors import DataError, reporting
 
@@ -227,6 +228,11 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write ``text`` as UTF-8 by :func:`replacing`. Line ends stay as they are."""
     with replacing(path) as temporary:
         temporary.write_bytes(text.encode("utf-8"))
+
+
+def json_text(values: Any) -> str:
+    """Return values as the text of a JSON file."""
+    return json.dumps(values, ensure_ascii=False, indent=1) + "\n"
 
 
 def check_writable(flag: str, path: str | None) -> None:

@@ -1,7 +1,6 @@
 """The folder of a training, ``--save-dir``: its checkpoints, and its result in ``results.json``."""
 
 import dataclasses
-import json
 import math
 import os
 import re
@@ -152,7 +151,7 @@ class TrainingResult:
             values[name] = getattr(self, name)
         with reporting(f"{path}: cannot be written", form=IN_BRACKETS):
             path.parent.mkdir(parents=True, exist_ok=True)
-            safe_write.write_text(path, json.dumps(values, ensure_ascii=False, indent=1) + "\n")
+            safe_write.write_text(path, safe_write.json_text(values))
 
     @classmethod
     def _stored(cls) -> list[str]:

@@ -6,7 +6,6 @@ CTranslate2 computes only transformers with softmax attention.
 """
 
 import dataclasses
-import json
 import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +19,7 @@ from relu_nmt.attention import attentions
 from relu_nmt.config.registry import Spec
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import CheckpointError, needing
+from relu_nmt.io.safe_write import json_text, write_text
 from relu_nmt.modules.config import SLOTS
 from relu_nmt.modules.multihead import CrossAttentionBase, SelfAttentionBase
 from relu_nmt.translation.base import TranslationModel
@@ -101,7 +101,7 @@ def save_onnx(model: TranslationModel, task: TranslationTask, folder: Path) -> N
         "source_first_symbol": task.source_text.first_symbol,
         "target_first_symbol": task.target_text.first_symbol,
     }
-    _write_json(folder, content)
+    write_text(folder / "config.json", json_text(content))
 
 
 def save_image_onnx(classifier: ImageClassifier, folder: Path) -> None:
@@ -111,9 +111,9 @@ def save_image_onnx(classifier: ImageClassifier, folder: Path) -> None:
     inputs = {"images": (torch.randn(2, 3, height, width), {0: batch})}
     graph = _Graph(classifier.model, lambda model, inputs: model(inputs[0]).logits)
     _export(graph, inputs, "logits", folder / "model.onnx")
-    preprocessing = dataclasses.asdict(classifier.transform.config)
-    content = {"classes": classifier.classes, "size": [height, width]}
-    _write_json(folder, {**content, "preprocessing": preprocessing})
+    content: dict[str, Any] = {"classes": classifier.classes, "size": [height, width]}
+    content["preprocessing"] = dataclasses.asdict(classifier.transform.config)
+    write_text(folder / "config.json", json_text(content))
 
 
 def _symbols(dictionary: Dictionary) -> list[str]:
@@ -161,11 +161,6 @@ def _export(
         raise CheckpointError(f"cannot become an ONNX graph: {reason.strip()[:200]}") from error
     finally:
         logger.setLevel(level)
-
-
-def _write_json(folder: Path, content: Mapping[str, Any]) -> None:
-    text = json.dumps(content, ensure_ascii=False, indent=1)
-    (folder / "config.json").write_text(text + "\n", "utf-8")
 
 
 def save_ctranslate2(model: TranslationModel, task: TranslationTask, folder: Path) -> None:

@@ -126,16 +126,12 @@ def transformer_config(
         if theirs.get(name):
             flag = f"--{name.replace('_', '-')}"
             raise CheckpointError(f"{path}: trained with {flag}, which no model here has")
-    function = str(theirs.get("activation_fn", "relu"))
-    if function not in FEED_FORWARDS:
-        functions = ", ".join(FEED_FORWARDS)
-        reason = f"trained with --activation-fn {function}; known are {functions}"
-        raise CheckpointError(f"{path}: {reason}")
     names = list(SAME_SETTINGS)
     for name in SIDE_SETTINGS:
         names += [f"encoder_{name}", f"decoder_{name}"]
     ours = {name: theirs[name] for name in names if theirs.get(name) is not None}
-    ours["feed_forward"] = FEED_FORWARDS[function]
+    function = theirs.get("activation_fn", "relu")
+    ours["feed_forward"] = feed_forward_of(function, f"{path}: trained with --activation-fn")
     for side, text in (("encoder", "source"), ("decoder", "target")):
         ours[f"{side}_positions"] = "sinusoidal-fairseq"
         if theirs.get("no_token_positional_embeddings"):
@@ -147,6 +143,14 @@ def transformer_config(
     if "relu_dropout" in theirs and "activation_dropout" not in theirs:
         ours["activation_dropout"] = theirs["relu_dropout"]
     return read_config(ours, path)
+
+
+def feed_forward_of(function: object, setting: str) -> str:
+    """Return the feed-forward network of an activation function. ``setting`` names it in errors."""
+    name = str(function)
+    if name not in FEED_FORWARDS:
+        raise CheckpointError(f"{setting} {name}; known are {', '.join(FEED_FORWARDS)}")
+    return FEED_FORWARDS[name]
 
 
 def read_config(ours: Mapping[str, Any], path: str | os.PathLike[str]) -> TransformerConfig:

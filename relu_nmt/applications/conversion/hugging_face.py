@@ -178,10 +178,6 @@ def _config(path: Path, theirs: Mapping[str, Any], symbols: list[str]) -> Transf
             raise CheckpointError(
                 f"{path}: {name} is {theirs[name]!r}; only models with {expected!r} are read"
             )
-    function = theirs.get("activation_function")
-    if function not in fairseq.FEED_FORWARDS:
-        names = ", ".join(fairseq.FEED_FORWARDS)
-        raise CheckpointError(f"{path}: activation_function {function!r}; known are {names}")
     ours = {name: theirs[name] for name in (*DROPOUTS, *LAYERDROPS) if name in theirs}
     ours |= KIND_SETTINGS[kind]
     for side, text in (("encoder", "source"), ("decoder", "target")):
@@ -198,7 +194,9 @@ def _config(path: Path, theirs: Mapping[str, Any], symbols: list[str]) -> Transf
         if kind == MARIAN:
             ours[f"max_{text}_positions"] = theirs.get("max_position_embeddings")
     ours |= {
-        "feed_forward": fairseq.FEED_FORWARDS[function],
+        "feed_forward": fairseq.feed_forward_of(
+            theirs.get("activation_function"), f"{path}: activation_function"
+        ),
         "share_all_embeddings": True,
         "no_scale_embedding": not theirs.get("scale_embedding"),
     }

@@ -1,7 +1,6 @@
 """The report of a sweep: report.html with tables and plots, results.csv and card.json."""
 
 import itertools
-import json
 import shlex
 import time
 from collections import Counter
@@ -29,7 +28,7 @@ from relu_nmt.drawing.pages import LEAST_SEEDS, arms, csv_text, render_page
 from relu_nmt.drawing.panels import Curve, Panel, draw_panels
 from relu_nmt.errors import reporting
 from relu_nmt.evaluation.significance import DEFAULT_SAMPLES, DEFAULT_SEED
-from relu_nmt.io.safe_write import write_text
+from relu_nmt.io.safe_write import json_text, write_text
 from relu_nmt.modules.config import SLOTS
 
 REPORT_NAME = "report.html"
@@ -85,7 +84,7 @@ def write_report(folder: Path, description: SweepDescription) -> None:
     }
     with reporting(f"{folder / REPORT_NAME}: cannot be written"):
         write_text(folder / CSV_NAME, csv_text([*columns, *LAST_COLUMNS], rows))
-        write_text(folder / CARD_NAME, json.dumps(card, indent=1, ensure_ascii=False) + "\n")
+        write_text(folder / CARD_NAME, json_text(card))
         write_text(folder / REPORT_NAME, page(description, cells, averages))
 
 

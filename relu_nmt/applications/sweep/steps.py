@@ -21,7 +21,7 @@ from relu_nmt.applications.sweep.settings import TOKENIZER, SweepSettings, check
 from relu_nmt.config import from_dict
 from relu_nmt.config.stored import checked, parse_json
 from relu_nmt.errors import ConfigError, DataError, reporting
-from relu_nmt.io.safe_write import plain_file, write_text
+from relu_nmt.io.safe_write import json_text, plain_file, write_text
 
 STATES = ("pending", "started", "done", "failed", "diverged")
 """States of steps. A crash or mistake is a failure. A loss that is not finite is a divergence."""
@@ -205,7 +205,7 @@ class Step:
         del values["length"], values["folder"]
         with reporting(f"{path}: cannot write it"):
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_text(path, json.dumps(values, indent=1) + "\n")
+            write_text(path, json_text(values))
 
     def __str__(self) -> str:
         if self.is_training:
@@ -309,8 +309,7 @@ def write_description(folder: Path, description: SweepDescription) -> SweepDescr
     description = replace(description, attentions=attentions, published=published)
     with reporting(f"--save-dir {folder}: cannot be written"):
         folder.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(asdict(description), indent=1, ensure_ascii=False)
-        write_text(folder / SWEEP_FILE, text + "\n")
+        write_text(folder / SWEEP_FILE, json_text(asdict(description)))
     return description
 
 

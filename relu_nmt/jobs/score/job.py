@@ -1,6 +1,5 @@
 """BLEU, chrF, TER and COMET of files of translations, and contrastive tests of a model."""
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -14,7 +13,7 @@ from relu_nmt.evaluation.contrasts import accuracies, contrast_scores, read_cont
 from relu_nmt.evaluation.metrics import MetricConfig, Score, choose_tokenizer, comet_score
 from relu_nmt.evaluation.significance import paired_bootstrap
 from relu_nmt.io.progress import hidden_progress, progress_bar
-from relu_nmt.io.safe_write import check_writable, write_file
+from relu_nmt.io.safe_write import check_writable, json_text, write_file
 from relu_nmt.io.text_lines import named_input, read_input
 from relu_nmt.jobs.score.settings import COMET
 from relu_nmt.jobs.score.settings import ScoreSettings as Settings
@@ -43,11 +42,11 @@ def run(settings: Settings, *, progress: bool = True) -> dict[str, float]:
             entries.append(values)
             if as_lines:
                 print(line, flush=True)
-    text = json.dumps(entries, indent=1, ensure_ascii=False)
+    text = json_text(entries)
     if progress and not as_lines:
-        print(text)
+        print(text, end="")
     if settings.results is not None:
-        write_file("--results", settings.results, text + "\n")
+        write_file("--results", settings.results, text)
     # Keep the first score of each name.
     return {values["name"]: values["score"] for values in reversed(entries) if "name" in values}
 

@@ -4,7 +4,6 @@ The model translates windows of consecutive sentences, or of one sentence. Here 
 number of sentences changes is not translated again, so that scores measure the model's own output.
 """
 
-import json
 import os
 import sys
 import time
@@ -24,7 +23,7 @@ from relu_nmt.evaluation.document_scores import AlignedSentence, SplitScorer
 from relu_nmt.evaluation.metrics import Score
 from relu_nmt.io.memory import peak_gpu_bytes, peak_resident_bytes
 from relu_nmt.io.progress import hidden_progress, progress_bar
-from relu_nmt.io.safe_write import check_writable, replacing, write_file
+from relu_nmt.io.safe_write import check_writable, json_text, replacing, write_file
 from relu_nmt.jobs.translate import shared
 from relu_nmt.jobs.translate.settings import TranslateSplitSettings as Settings
 from relu_nmt.modules.config import AttentionPlace
@@ -144,7 +143,7 @@ class AttentionReport:
         for flag, path, statistics in self._files:
             statistics.add(self._sources, self._targets)
             report = {"subset": self._subset, **statistics.report()}
-            write_file(flag, path, json.dumps(report, indent=1) + "\n")
+            write_file(flag, path, json_text(report))
 
 
 class _Run:
@@ -378,8 +377,7 @@ class _Run:
             for note in notes:
                 self._print(note)
         if options.results is not None:
-            text = json.dumps(self._results(), indent=1) + "\n"
-            write_file("--results", options.results, text)
+            write_file("--results", options.results, json_text(self._results()))
 
     def _length_note(self) -> str:
         """Return a note on the length of the windows. "" for a model of sentences by default."""

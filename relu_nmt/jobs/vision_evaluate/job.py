@@ -3,10 +3,9 @@
 import dataclasses
 import functools
 import itertools
-import json
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from relu_nmt.config import to_dict
 from relu_nmt.config.shared import PrecisionOptions
 from relu_nmt.errors import CheckpointError, DataError, counted, printable, some_of
 from relu_nmt.io.progress import hidden_progress, progress_bar
-from relu_nmt.io.safe_write import check_writable, write_file
+from relu_nmt.io.safe_write import check_writable, json_text, write_file
 from relu_nmt.io.text_lines import read_lines
 from relu_nmt.jobs.vision_evaluate.settings import ClassifyImagesSettings, map_name
 from relu_nmt.jobs.vision_evaluate.settings import EvaluateImagesSettings as Settings
@@ -114,7 +113,7 @@ def run(settings: Settings, *, progress: bool = True) -> list[Accuracy]:
     if settings.results is not None:
         values: dict[str, Any] = {"settings": to_dict(settings, stored_only=True)}
         values |= {"accuracies": list(map(dataclasses.asdict, accuracies)), "absent": absent}
-        write_results(settings.results, values)
+        write_file("--results", settings.results, json_text(values))
     return accuracies
 
 
@@ -191,7 +190,7 @@ def classify(settings: ClassifyImagesSettings, *, progress: bool = True) -> Clas
         if progress and errors:
             print("\n".join(map(str, errors)), file=sys.stderr)
     if progress and settings.json:
-        print(json.dumps(values, indent=1, ensure_ascii=False))
+        print(json_text(values), end="")
     lost = len(classified) - sum(map(bool, classified))
     if progress and len(settings.images) > 1 and lost:
         print(f"{lost:,} of {len(classified):,} pictures cannot be read", file=sys.stderr)
@@ -277,8 +276,3 @@ def loaded(
         raise DataError(
             f"{batches.images.origin}: {label}: all of its images are damaged; repair them"
         )
-
-
-def write_results(path: str, values: Mapping[str, Any]) -> None:
-    """Write results as a JSON file, completely or not at all."""
-    write_file("--results", path, json.dumps(values, indent=1, ensure_ascii=False) + "\n")

@@ -14,13 +14,12 @@ from torch import Tensor, nn
 from relu_nmt.config import to_dict
 from relu_nmt.errors import DataError, TrainingError, counted
 from relu_nmt.io.progress import hidden_progress
-from relu_nmt.io.safe_write import check_writable
+from relu_nmt.io.safe_write import check_writable, json_text, write_file
 from relu_nmt.jobs.vision_evaluate.job import (
     damaged_images,
     load_classifier,
     loaded,
     say_left_out,
-    write_results,
 )
 from relu_nmt.jobs.vision_evaluate.settings import EVALUATION_BATCH
 from relu_nmt.jobs.vision_probe.settings import JOINED_BLOCKS
@@ -79,8 +78,9 @@ def run(settings: Settings, *, progress: bool = True) -> list[dict[str, Any]]:
     if progress and len(results) > 1:
         print(f"mean of {len(results)} data sets: top-1 {mean:.2f}")
     if settings.results is not None:
-        about = to_dict(settings, stored_only=True)
-        write_results(settings.results, {"settings": about, "top1": mean, "results": results})
+        values = {"settings": to_dict(settings, stored_only=True), "top1": mean}
+        text = json_text({**values, "results": results})
+        write_file("--results", settings.results, text)
     return results
 
 
