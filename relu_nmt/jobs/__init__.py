@@ -6,5 +6,6 @@ With ``progress=False`` it prints nothing; files are written anyway. A job that 
 an error of :mod:`relu_nmt.errors`, whose class says what is wrong: a setting, the data, a
 checkpoint, the memory or the training. The folders ``translate`` and ``convert`` have the jobs of
 several commands. The settings of the sweep are in :mod:`relu_nmt.applications.sweep.settings`.
-``training.py`` and ``budget.py`` have what the trainings of translation and of images share.
+``training.py``, ``comparison.py`` and ``budget.py`` have what the trainings of translation and of
+images share.
 """

@@ -36,9 +36,9 @@ from relu_nmt.errors import ReluNmtError
 from relu_nmt.evaluation.contrasts import read_contrasts
 from relu_nmt.io.text_lines import read_lines
 from relu_nmt.jobs.analyze.curves import read_curves
+from relu_nmt.jobs.comparison import change_note, refuse_other_model, refuse_other_optimizer
 from relu_nmt.jobs.convert.job import check_replaceable, require_same_model
 from relu_nmt.jobs.train.settings import TranslationTrainingSettings
-from relu_nmt.jobs.training import change_note, refuse_other_model, refuse_other_optimizer
 from relu_nmt.jobs.vision_train.settings import ImageTrainingSettings
 from relu_nmt.tokenization.base import load_subword
 from relu_nmt.tokenization.subwords import SentencePiece

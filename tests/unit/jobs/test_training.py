@@ -9,15 +9,10 @@ import pytest
 from relu_nmt.config import REQUIRED, group, option, settings, to_dict
 from relu_nmt.errors import CheckpointError, ConfigError, DataError, OutOfMemoryError
 from relu_nmt.io import memory
+from relu_nmt.jobs.comparison import change_note, refuse_other_model
 from relu_nmt.jobs.convert.settings import AverageSettings
 from relu_nmt.jobs.train.settings import TranslationTrainingSettings
-from relu_nmt.jobs.training import (
-    change_note,
-    refuse_other_model,
-    require_training_memory,
-    smaller_batches,
-    training_run,
-)
+from relu_nmt.jobs.training import require_training_memory, smaller_batches, training_run
 from relu_nmt.jobs.vision_train.settings import ImageTrainingSettings
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import load_checkpoint
