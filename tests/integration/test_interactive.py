@@ -107,11 +107,11 @@ def test_interactive_reads_prefixes_and_banned_terms_from_files(folder):
     (folder / "prefixes").write_text("house\n", "utf-8")
     flags = ["--prefixes", folder / "prefixes"]
     done = run("interactive", model, flags, stdin="\n".join(lines), check=False)
-    assert_refused(done, "prefixes: 1 line, but the input has more")
+    assert_refused(done, "prefixes: 1 line, but the text has more")
     (folder / "prefixes").write_text("house\n\n\nhouse\n", "utf-8")
     done = run("interactive", model, flags, stdin="\n".join(lines), check=False)
     assert done.returncode == 2 and done.stdout.split("\n") == outputs
-    assert "prefixes: 4 lines, but the input has only 3; give one for each" in done.stderr
+    assert "prefixes: 4 lines, but the text has 3; give one for each" in done.stderr
 
 
 @pytest.mark.parametrize("flags", [["--constraints"], ["--constraints", "unordered"]])

@@ -1,7 +1,6 @@
 """Translate raw text, document by document, with blank lines between documents."""
 
 import itertools
-import operator
 from collections.abc import Iterator, Sequence
 
 from relu_nmt.data.documents import SEPARATOR_TESTS, SINGLE_SENTENCES, join_texts
@@ -85,7 +84,7 @@ def translate_documents(
 def _read_text(settings: TranslateDocumentsSettings) -> InputText:
     """Read the text. Refuse a wrong number of prefixes, and prefixes and terms of blank lines."""
     text = InputText(settings, settings.file, read_input(settings.file))
-    text.check_prefixes(operator.ne, f"text has {len(text.lines):,}")
+    text.check_prefixes()
     for number, line in enumerate(text.lines):
         if is_blank(line) and "".join([text.prefix(number), *text.terms[number]]).strip():
             raise DataError(

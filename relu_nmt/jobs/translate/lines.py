@@ -2,7 +2,6 @@
 
 import io
 import math
-import operator
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -85,7 +84,7 @@ class _LineTranslation:
                 tab_note = text.tab_note(begin)
                 shared.print_notes(tab_note)
             # Compare the prefixes with the lines so far, since their total is not known yet.
-            text.check_prefixes(operator.lt, "input has more")
+            text.check_prefixes(is_complete=False)
             numbers = range(begin, len(text.lines))
             request = text.request(text.lines[begin:], numbers, **self._options)
             sources = self._translator.sources.encode(request)
@@ -105,7 +104,7 @@ class _LineTranslation:
                 self._add(number, source, window.translations)
             if self._progress:  # show these translations before waiting for more lines
                 sys.stdout.flush()
-        text.check_prefixes(operator.gt, f"input has only {len(text.lines):,}")
+        text.check_prefixes()
 
     def _add(self, number: int, source: SourceSentence, translations: list[Translation]) -> None:
         """Keep the best translation of a line, and print its translations."""

@@ -1,6 +1,6 @@
 """Raw text to translate: its lines with their prefixes and terms, and notes on them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,14 +63,17 @@ class InputText:
         """Return the prefix of a line's translation, "" for none."""
         return "" if self._prefixes is None else self._prefixes[number]
 
-    def check_prefixes(self, refused: Callable[[int, int], bool], lines: str) -> None:
-        """Refuse numbers of prefixes and of lines that compare so. ``lines`` says how many."""
-        if self._prefixes is None or not refused(len(self._prefixes), len(self.lines)):
+    def check_prefixes(self, is_complete: bool = True) -> None:
+        """Refuse more or fewer prefixes than lines. More are right until the text is complete."""
+        if self._prefixes is None:
             return
-        raise DataError(
-            f"--prefixes {self._settings.prefixes}: {counted(len(self._prefixes), 'line')}, but "
-            f"the {lines}; give one for each, empty for none"
-        )
+        missing = len(self.lines) - len(self._prefixes)
+        if missing > 0 or (missing and is_complete):
+            number = f"{len(self.lines):,}" if is_complete else "more"
+            raise DataError(
+                f"--prefixes {self._settings.prefixes}: {counted(len(self._prefixes), 'line')}, "
+                f"but the text has {number}; give one for each, empty for none"
+            )
 
     def request(
         self, sentences: Sequence[str], numbers: Sequence[int], **options: Any

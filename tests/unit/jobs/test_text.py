@@ -1,7 +1,5 @@
 """Raw text to translate: lines, prefixes and terms of a text that arrives in parts."""
 
-import operator
-
 import numpy as np
 import pytest
 
@@ -15,14 +13,14 @@ def test_lines_of_later_parts_have_their_own_numbers_and_prefixes(tmp_path):
     (tmp_path / "prefixes").write_text("x\ny\n")
     text = InputText(TranslateLinesSettings.of(path="any", prefixes=tmp_path / "prefixes"), "-")
     text.add(["a\tb"])
-    text.check_prefixes(operator.lt, "input has more")
+    text.check_prefixes(is_complete=False)
     text.add(["c", "d\te"])
     assert text.tab_note(1).startswith("NOTE: line 3: what stands behind a tab")
     request = text.request(["c"], [1], ordered=False)
     assert (request.prefixes, request.forced, request.numbers) == (["y"], [[]], [2])
     assert not request.ordered
-    with pytest.raises(DataError, match="prefixes: 2 lines, but the input has more; give one"):
-        text.check_prefixes(operator.lt, "input has more")
+    with pytest.raises(DataError, match="prefixes: 2 lines, but the text has more; give one"):
+        text.check_prefixes(is_complete=False)
 
 
 def test_terms_are_cut_off_their_lines():
