@@ -1,0 +1,95 @@
+"""The job of ``--like``: the languages, text steps and dictionaries of a model."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from relu_nmt.config import flag_of
+from relu_nmt.config.fields import options_of
+from relu_nmt.data.dictionary import SENTENCE_SEPARATOR
+from relu_nmt.errors import CheckpointError, ConfigError
+from relu_nmt.jobs.preprocess.settings import PreprocessSettings as Settings
+from relu_nmt.jobs.preprocess.text import Job
+from relu_nmt.tokenization.base import WholeWords, subword_models
+from relu_nmt.tokenization.pipeline import TextPipeline
+from relu_nmt.translation.building import stored_task
+
+UNNAMED = ("source", "target")  # languages of an imported model whose files name none
+
+
+def job_like(settings: Settings, path: str, say: Callable[[str], None]) -> Job:
+    """Return a job with the languages, steps and dictionaries of the model at a path."""
+    task = stored_task(path)
+    if task is None:
+        raise CheckpointError(
+            f"{path}: has no dictionaries; give a checkpoint of a translation model"
+        )
+    for name, text in (("source_lang", task.source_text), ("target_lang", task.target_text)):
+        pair = f"{task.source_lang} to {task.target_lang}"
+        _check_language(settings, name, text.language, pair, say)
+    # Take the steps from raw text to the tokens of a data folder.
+    texts = []
+    for text in (task.source_text, task.target_text):
+        subword = WholeWords() if isinstance(text.subword, WholeWords) else text.subword
+        texts.append(replace(text, subword=subword, sentence_separator=None, detokenizer=""))
+    # Remove the separator from the dictionary: reading adds it to sentences.
+    words = [task.source_dictionary, task.target_dictionary]
+    if task.separators is not None:
+        words = [dictionary.without_symbol(SENTENCE_SEPARATOR) for dictionary in words]
+    endings = (settings.source_lang, settings.target_lang)
+    settings = _with_steps(settings, texts, words[0] == words[1])
+    if texts[0].keeps_text:
+        say(f"NOTE: the model of {path} takes prepared text; prepare this text in the same way")
+    job = Job(settings, say, {}, {}, {})
+    for i, language in enumerate(settings.languages):
+        job.endings[language] = endings[i] or language
+        job.texts[language] = texts[i]
+        job.dictionaries[language] = words[i]
+    return job
+
+
+def _check_language(
+    settings: Settings, name: str, model_code: str, pair: str, say: Callable[[str], None]
+) -> None:
+    """Refuse a code that cannot name the model's language: ``de`` is ``deu``, not ``fra``."""
+    code = getattr(settings, name)
+    if code in (None, model_code):
+        return
+    # Compare the first parts of the codes, if they are of one length.
+    first = re.split("[_-]", code)[0].lower()
+    second = re.split("[_-]", model_code)[0].lower()
+    if first != second and len(first) == len(second) and model_code not in UNNAMED:
+        raise ConfigError(
+            f"{flag_of(name)} {code}: the model of --like {settings.like} translates from "
+            f"{pair}; give text of these languages"
+        )
+    say(f"NOTE: {code} is taken for {model_code}, the language's name in {settings.like}")
+
+
+def _with_steps(settings: Settings, texts: Sequence[TextPipeline], joined: bool) -> Settings:
+    """Return the settings with the languages and the text steps of a model."""
+    steps: list[dict[str, Any]] = []
+    for text in texts:
+        subword = subword_models.name_of(type(text.subword))
+        step = {"tokenizer": text.tokenizer, "lowercase": text.lowercase, "subword": subword}
+        steps.append(step)
+    # Refuse sides with different steps, which no settings describe, and flags that change steps.
+    if steps[0] != steps[1]:
+        raise ConfigError(
+            f"--like {settings.like}: source and target have different text steps; prepare the "
+            "text yourself, and give --srcdict and --tgtdict"
+        )
+    of_model = steps[0] | {"joined_dictionary": joined}
+    for name, value in of_model.items():
+        entry = options_of(Settings)[name]
+        setting = getattr(settings, name)
+        if setting not in (entry.default, value):
+            raise ConfigError(
+                f"{entry.with_value(setting)}: the model of --like {settings.like} has "
+                f"{entry.with_value(value)}; leave the flag out"
+            )
+    source, target = texts
+    if settings.only_source:
+        return replace(settings, **steps[0], source_lang=source.language)
+    return replace(settings, **of_model, source_lang=source.language, target_lang=target.language)
