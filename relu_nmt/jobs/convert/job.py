@@ -31,6 +31,7 @@ from relu_nmt.training.checkpoint import (
     Checkpoint,
     average_checkpoints,
     load_checkpoint,
+    load_weights,
     read_metadata,
     save_checkpoint,
 )
@@ -140,7 +141,7 @@ def save_model(
     progress: bool,
 ) -> Path:
     """Write a model of another toolkit as a checkpoint. Return the path."""
-    # Compare the embeddings with the dictionaries, and the names with the names in a built model.
+    # Compare the embeddings with the dictionaries, then all weights with a new model's.
     for side, dictionary in (
         ("encoder", task.source_dictionary),
         ("decoder", task.target_dictionary),
@@ -152,18 +153,7 @@ def save_model(
                 f"{len(dictionary):,}; give the data folder that it was trained on"
             )
     model = build_model(config, task)
-    built = model.state_dict()
-    for verb, names in (("lacks", built.keys() - tensors), ("also has", tensors.keys() - built)):
-        if names:
-            first = ", ".join(sorted(names)[:3])
-            raise CheckpointError(
-                f"{origin}: relu_nmt's transformer has other weights: the file {verb} {first}"
-            )
-    try:
-        model.load_state_dict(dict(tensors))
-    except RuntimeError as error:
-        reason = str(error).splitlines()[-1].strip()
-        raise CheckpointError(f"{origin}: does not fit its settings: {reason}") from error
+    load_weights(model, tensors, origin, advice="relu_nmt's transformer has other weights")
     # Store settings and task, from which the model is built again. --config takes the model with
     # --arch transformer: the default --arch would add the weights of a regularizer.
     metadata: dict[str, Any] = {"model_config": to_dict(config), "task": task.to_state()}
