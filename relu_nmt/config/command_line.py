@@ -35,7 +35,7 @@ from relu_nmt.config.stored import checked, parse_json
 from relu_nmt.config.yaml_text import dump_value, parse_yaml
 from relu_nmt.errors import ConfigError, some_of
 
-ConfigT = TypeVar("ConfigT")
+ConfigT = TypeVar("ConfigT", bound=Any)
 ADVICE = Path(__file__).with_name("advice.yaml")  # advice on flags that a command does not have
 MOST_NAMED = 3  # most commands that an error message names
 MOST_SHOWN_CHOICES = 6
@@ -254,7 +254,7 @@ def read_settings(config_class: type[ConfigT], namespace: argparse.Namespace) ->
         if entry.no_effect and (name in idle or not entry.needs):
             print(f"note: {entry.label} has no effect: {entry.no_effect}", file=sys.stderr)
     if namespace.dump_config:
-        print(to_yaml(config, config.given), end="")  # type: ignore[attr-defined]
+        print(to_yaml(config, config.given), end="")
         raise SystemExit(0)
     return config
 

@@ -43,7 +43,7 @@ TIMED_UPDATES = 8
 MOST_TRYING = 0.03  # share of a budget of time after which a trial ends early
 UNTIMED_UPDATES = 1  # first updates of a trial, which are slow: they compile kernels
 
-SettingsT = TypeVar("SettingsT")
+SettingsT = TypeVar("SettingsT", bound=Any)
 
 
 @dataclass(frozen=True)
@@ -77,9 +77,9 @@ def within_budget(
     the choices in ``kept_names``. It has ``least_warmup`` updates of warm-up if there is time.
     A flag that says when the training ends is a ConfigError.
     """
-    config: TrainerConfig = settings.trainer  # type: ignore[attr-defined]
+    config: TrainerConfig = settings.trainer
     assert config.budget is not None
-    typed = settings.typed.intersection(LIMITS)  # type: ignore[attr-defined]
+    typed = settings.typed.intersection(LIMITS)
     if typed:
         raise ConfigError(
             f"{flag_of(min(typed))}: --budget {config.budget} says when the training ends; leave "
@@ -120,7 +120,7 @@ def filled(settings: SettingsT, chosen: Mapping[str, Any]) -> SettingsT:
     chosen = {name: value for name, value in chosen.items() if name in options}
     # Settings made in Python have no flags: what they give counts as typed.
     given = given_names(settings) - set(LIMITS)
-    typed = set(settings.typed) - set(LIMITS) or given  # type: ignore[attr-defined]
+    typed = set(settings.typed) - set(LIMITS) or given
     # Presets stay as they are. Values of a file override choices.
     presets = {name for name, entry in options.items() if entry.presets is not None}
     base = {name: values[name] for name in presets} | chosen
@@ -199,7 +199,7 @@ def with_length(
     least_warmup: int = 0,
 ) -> SettingsT:
     """Return settings with ``chosen`` and the number of updates. Print how long these take."""
-    trainer: TrainerConfig = settings.trainer  # type: ignore[attr-defined]
+    trainer: TrainerConfig = settings.trainer
     assert trainer.budget is not None
     budget = Budget.parse(trainer.budget)
     # The time before the first update counts only in a new training.

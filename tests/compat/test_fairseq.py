@@ -180,7 +180,7 @@ def test_what_aligns_is_kept(tmp_path):
         (changed(encoder_layers=3), "; relu_nmt's transformer has other weights"),
         (
             changed(encoder_ffn_embed_dim=32),
-            "inner.weight [64, 16] instead of [32, 16]",
+            "outer.weight [8, 16] instead of [8, 32]",
         ),
         (misshapen, "damaged weights"),
         (dropped, "it lacks encoder.layers.0.feed_forward.inner.weight"),
