@@ -1,10 +1,10 @@
-"""Statistics of attentions, branches of layers and memories over many sentences.
+"""Statistics of the branches of layers and of memories, over many sentences.
 
 The model reads sentences and their translations. A feed-forward network counts as a memory of keys.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -13,33 +13,18 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from relu_nmt.applications.statistics import SYMBOLS, definitions
-from relu_nmt.attention.base import Need
-from relu_nmt.attention.records import (
-    LOGGED,
-    ModuleSums,
-    attention_sums,
-    bucket_name,
-    record_attention,
-)
+from relu_nmt.applications.statistics import definitions, summary
 from relu_nmt.attention.regularizer import NULL_SUM
 from relu_nmt.errors import ConfigError
-from relu_nmt.modules.config import SLOTS
 from relu_nmt.modules.feed_forward import FeedForward
 from relu_nmt.modules.multihead import MultiheadAttention
 from relu_nmt.modules.transformer_layer import Residual, TransformerLayer
 from relu_nmt.translation.base import Ensemble
-from relu_nmt.translator.attention_maps import attention_of, input_batches, single_model
+from relu_nmt.translator.attention_maps import input_batches, single_model
 
 BRANCHES = ("self_attention", "cross_attention", "feed_forward")  # of a layer, in order
 PERCENTS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
 SORTED_AT_ONCE = 2**22  # weights of memories to sort at a time: 32 MB in float64
-OF_ATTENTION = {
-    "weights": f"before dropout, real query rows only; targets are read in one pass; {SYMBOLS}",
-    **definitions((*LOGGED, "exp_entropy", "mean_log_n")),
-    "slots": "means over rows and heads, then over the slot's modules",
-    "overall": "means over rows and heads, then over all modules",
-}
 OF_MEMORIES = {
     "weights": "outputs of the activation, one for each of the n = `size` keys of the memory; no "
     "dropout, real tokens only, targets are read in one pass",
@@ -48,102 +33,6 @@ OF_MEMORIES = {
     "overall": "means over all layers",
 }
 Place = tuple[str, int, str]  # Side, layer, and one of BRANCHES
-
-
-class AttentionStatistics:
-    """Sums of the statistics of a model's attentions over pairs of sentences.
-
-    Means are over real query rows and heads of a module, then over modules, for every mechanism.
-    ``ensemble`` holds a single model, which computes in the ensemble's dtype.
-
-    Reference: ReLUFormer, Tables 3 and 5. Table 3 of the paper contradicts its text and Table 5.
-    """
-
-    def __init__(self, ensemble: Ensemble) -> None:
-        self._ensemble = ensemble
-        self._model = single_model(ensemble)
-        self._sums: dict[tuple[str, int], ModuleSums] = {}
-        self._num_sentences = 0
-        if not any(attention_of(self._model, slot, 0).capabilities.weights for slot in SLOTS):
-            names = ", ".join(sorted(set(map(self._model.config.attention_of, SLOTS))))
-            raise ConfigError(f"no attention of the model has weights to measure ({names})")
-
-    def add(self, sources: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> None:
-        """Add sentences and their translations: token ids, each with its end symbol."""
-        heads = max(attention_of(self._model, slot, 0).num_heads for slot in SLOTS)
-        batches = input_batches(sources, targets, self._ensemble, lambda n: heads * n * n)
-        need = Need(telemetry=True)
-        for _, *inputs in batches:
-            with self._ensemble.evaluating(), record_attention(self._model, need) as records:
-                self._model(*inputs)
-                attention_sums(records, self._sums)
-        self._num_sentences += len(sources)
-
-    def report(self) -> dict[str, Any]:
-        """Return all statistics as plain values for JSON.
-
-        ``modules`` has means for each module: over all rows and heads, for each head, and in the
-        causal slot for each number of visible keys. Signed weights lack some statistics.
-        ``without_weights`` lists the slots whose mechanism has no weights.
-        """
-        modules = {}
-        means = {}
-        for (slot, layer), sums in self._sums.items():
-            part = _of_module(sums)
-            modules[f"{slot}.{layer}"] = part
-            means[f"{slot}.{layer}"] = part["mean"]
-        overall, slots = _summary(means)
-        for slot, slot_means in slots.items():
-            slots[slot] = _with_exp(slot_means)
-        attentions = {}
-        without_weights = []
-        for slot in SLOTS:
-            attentions[slot] = self._model.config.attention_of(slot)
-            # Name slots without weights only after a pass: before it, no slot has sums.
-            if self._sums and slot not in slots:
-                without_weights.append(slot)
-        return {
-            "definitions": OF_ATTENTION,
-            "sentences": self._num_sentences,
-            "attention": attentions,
-            "without_weights": without_weights,
-            "overall": _with_exp(overall),
-            "slots": slots,
-            "modules": modules,
-        }
-
-
-def _of_module(sums: ModuleSums) -> dict[str, Any]:
-    def means(totals: np.ndarray, rows: float, **further: float) -> dict[str, float]:
-        names = zip(sums.statistics, (totals / rows).tolist(), strict=True)
-        return _with_exp({**dict(names), **further})
-
-    rows = max(1.0, float(sums.rows))
-    part: dict[str, Any] = {
-        "rows": int(sums.rows),
-        "mean": means(sums.heads.mean(1), rows, mean_log_n=float(sums.log_counts) / rows),
-        "heads": [means(of_head, rows) for of_head in sums.heads.T],
-    }
-    for index in np.flatnonzero(sums.bucket_rows).tolist():
-        count = sums.bucket_rows[index]
-        bucket = {"rows": int(count), **means(sums.buckets[:, index], count)}
-        part.setdefault("by_visible_keys", {})[bucket_name(index)] = bucket
-    return part
-
-
-def _with_exp(means: dict[str, float]) -> dict[str, float]:
-    """Return the means with ``exp_entropy`` directly after the entropy, if it is known."""
-    result = {}
-    for name, value in means.items():
-        # Drop a mean of exp(H): exp of the mean H replaces it.
-        if name != "exp_entropy":
-            result[name] = value
-        if name == "entropy":
-            result["exp_entropy"] = math.exp(value)
-    return result
-
-
-# ------------------------------------------------------------------- branches and memories
 
 
 class LayerStatistics:
@@ -222,7 +111,7 @@ class LayerStatistics:
         if self._num_sentences:
             for name, sums in self._memories.items():
                 modules[name] = sums.report()
-        overall, sides = _summary(modules, without=("tokens", "size"))
+        overall, sides = summary(modules, without=("tokens", "size"))
         return {
             "definitions": OF_MEMORIES,
             "sentences": self._num_sentences,
@@ -355,31 +244,3 @@ def anisotropy(values: Tensor) -> float | None:
         return None
     # Subtract the cosines of rows with themselves, which are 1.
     return (float(rows.sum(0).square().sum()) - number) / (number * (number - 1))
-
-
-def _summary(
-    modules: Mapping[str, Mapping[str, Any]], without: Sequence[str] = ()
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the means over modules such as ``encoder.0``, and the means of each side or slot."""
-    groups: dict[str, list[Mapping[str, Any]]] = {}
-    for name, part in modules.items():
-        groups.setdefault(name.partition(".")[0], []).append(part)
-    means = {}
-    for name, parts in groups.items():
-        means[name] = _means_of(parts, without)
-    return _means_of(list(modules.values()), without), means
-
-
-def _means_of(parts: Sequence[Mapping[str, Any]], without: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the means of the values that all parts have, or None if no part knows the value."""
-    means: dict[str, Any] = {}
-    for name in parts[0] if parts else ():
-        if name in without or not all(name in part for part in parts):
-            continue
-        values = [part[name] for part in parts]
-        if isinstance(values[0], dict):
-            means[name] = _means_of(values)
-        else:
-            numbers = [value for value in values if value is not None]
-            means[name] = sum(numbers) / len(numbers) if numbers else None
-    return means

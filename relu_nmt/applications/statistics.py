@@ -4,14 +4,14 @@ The training log, TensorBoard, result files, pages of ``relu-nmt-analyze`` and r
 ``relu-nmt-sweep`` use the names in ``STATISTICS``, the table in ``statistics.json``. A *row* holds
 the weights w_1 ... w_n of one query for its n visible keys, before dropout, or of one token for the
 n keys of a feed-forward memory. ``SYMBOLS`` explains the formulas.
-:mod:`relu_nmt.attention.kernels.reference` computes the statistics of every row of attention,
-``layer_statistics`` and ``weight_statistics`` all other ones.
+:mod:`relu_nmt.attention.kernels.reference` computes the statistics of every row of attention, and
+``attention_statistics`` their means. ``layer_statistics`` and ``weight_statistics`` have the rest.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 LEAST_KEYS = 10  # least visible keys of a row that counts in statistics of the place of weight
 NUM_FREQUENT = 50  # entries of the dictionary that count as frequent words
@@ -68,3 +68,31 @@ All but the last come from the matrix of weights.
 def definitions(names: Iterable[str]) -> dict[str, str]:
     """Return formula, unit and definition by name, as result files and pages show them."""
     return {name: str(STATISTICS[name]) for name in names}
+
+
+def summary(
+    modules: Mapping[str, Mapping[str, Any]], without: Sequence[str] = ()
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the means over modules such as ``encoder.0``, and the means of each side or slot."""
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for name, part in modules.items():
+        groups.setdefault(name.partition(".")[0], []).append(part)
+    means = {}
+    for name, parts in groups.items():
+        means[name] = _means_of(parts, without)
+    return _means_of(list(modules.values()), without), means
+
+
+def _means_of(parts: Sequence[Mapping[str, Any]], without: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the means of the values that all parts have, or None if no part knows the value."""
+    means: dict[str, Any] = {}
+    for name in parts[0] if parts else ():
+        if name in without or not all(name in part for part in parts):
+            continue
+        values = [part[name] for part in parts]
+        if isinstance(values[0], dict):
+            means[name] = _means_of(values)
+        else:
+            numbers = [value for value in values if value is not None]
+            means[name] = sum(numbers) / len(numbers) if numbers else None
+    return means

@@ -15,7 +15,8 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from relu_nmt.applications.layer_statistics import AttentionStatistics, LayerStatistics
+from relu_nmt.applications.attention_statistics import AttentionStatistics
+from relu_nmt.applications.layer_statistics import LayerStatistics
 from relu_nmt.data.documents import DOCUMENT_TAG, SINGLE_SENTENCES, Groups, Line, plan_groups
 from relu_nmt.data.split import Split, describe_lengths, lengths_in_words, longer_side
 from relu_nmt.errors import DataError, counted, reporting

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from relu_nmt.applications.layer_statistics import AttentionStatistics
+from relu_nmt.applications.attention_statistics import AttentionStatistics
 from relu_nmt.errors import ConfigError
 from relu_nmt.jobs.translate.settings import TranslateSplitSettings
 from relu_nmt.jobs.translate.split import AttentionReport

@@ -4,7 +4,8 @@ import math
 import re
 from pathlib import Path
 
-from relu_nmt.applications.layer_statistics import OF_ATTENTION, OF_MEMORIES
+from relu_nmt.applications.attention_statistics import OF_ATTENTION
+from relu_nmt.applications.layer_statistics import OF_MEMORIES
 from relu_nmt.applications.statistics import ANALYZED, NUM_FREQUENT, STATISTICS, definitions
 from relu_nmt.applications.sweep.results import MEMORIES, WEIGHTS
 from relu_nmt.applications.weight_statistics import DEFINITIONS
