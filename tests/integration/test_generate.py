@@ -17,7 +17,6 @@ from relu_nmt.applications.layer_statistics import LayerStatistics
 from relu_nmt.evaluation.metrics import MetricConfig
 from relu_nmt.jobs.translate import documents as translate_documents
 from relu_nmt.jobs.translate import lines as translate_lines
-from relu_nmt.jobs.translate import shared
 from relu_nmt.jobs.translate import split as translate_split
 from relu_nmt.translation.agreement import at_folder
 from relu_nmt.translation.task import TranslationTask
@@ -243,7 +242,7 @@ def test_generate_writes_no_banned_term(folder):
 
 
 def test_a_result_keeps_no_model(folder, monkeypatch):
-    load = shared.load_translator
+    load = translate_split.load_translator
     models = []
 
     def noted(*arguments):
@@ -251,7 +250,7 @@ def test_a_result_keeps_no_model(folder, monkeypatch):
         models.extend(map(weakref.ref, translator.models))
         return translator
 
-    monkeypatch.setattr(shared, "load_translator", noted)
+    monkeypatch.setattr(translate_split, "load_translator", noted)
     options = {"path": folder / "checkpoint1.safetensors", "cpu": True, "max_len_b": 8}
     settings = translate_split.Settings.of(data=folder / "raw-bin", **options)
     result = translate_split.run(settings, progress=False)

@@ -27,8 +27,8 @@ from relu_nmt.jobs.analyze.analyzed_model import AnalyzedModel
 from relu_nmt.jobs.analyze.curves import Curves, curve_rows, read_curves
 from relu_nmt.jobs.analyze.page import page_text
 from relu_nmt.jobs.analyze.settings import AnalysisSettings as Settings
+from relu_nmt.jobs.translate.model import load_translator
 from relu_nmt.jobs.translate.settings import ModelOptions
-from relu_nmt.jobs.translate.shared import load_translator
 from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.training.config import RESULTS_FILE
 from relu_nmt.translator import Translator

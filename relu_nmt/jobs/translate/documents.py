@@ -8,9 +8,16 @@ from relu_nmt.errors import DataError, counted
 from relu_nmt.io.progress import hidden_progress, progress_bar
 from relu_nmt.io.safe_write import check_writable, write_file
 from relu_nmt.io.text_lines import read_input
-from relu_nmt.jobs.translate import shared
+from relu_nmt.jobs.translate.model import load_translator, source_limit
+from relu_nmt.jobs.translate.notes import (
+    LineNotes,
+    length_note,
+    limit_note,
+    print_notes,
+    share,
+)
 from relu_nmt.jobs.translate.settings import TranslateDocumentsSettings
-from relu_nmt.jobs.translate.text import InputText, LineNotes
+from relu_nmt.jobs.translate.text import InputText, term_options
 from relu_nmt.tokenization.base import SentenceSplitter
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.document_search import SourceDocuments, TranslatedDocuments
@@ -33,18 +40,18 @@ def translate_documents(
     # Read the text first, since loading the model takes longer.
     check_writable("--output", settings.output)
     text = _read_text(settings)
-    translator = translator or shared.load_translator(settings.model)
+    translator = translator or load_translator(settings.model)
     windows = settings.windows(translator.max_doc_tokens)
     # Print warnings before the translation starts.
-    length = shared.length_note(settings.max_doc_tokens, translator.max_doc_tokens)
+    length = length_note(settings.max_doc_tokens, translator.max_doc_tokens)
     about_tabs = text.tab_note()
     if progress and not is_one_of_several:
         if windows.max_doc_tokens > translator.max_doc_tokens:
-            shared.print_notes(length)
+            print_notes(length)
             length = ""
-        shared.print_notes(about_tabs)
-    limit = shared.source_limit(settings.model, translator)
-    options = {"windows": windows, "limit": limit, **shared.term_options(settings)}
+        print_notes(about_tabs)
+    limit = source_limit(settings.model, translator)
+    options = {"windows": windows, "limit": limit, **term_options(settings)}
     # Divide the lines into sentences if asked. By default, lines that are translated alone are cut.
     split = None
     if settings.split_sentences:
@@ -75,9 +82,9 @@ def translate_documents(
         notes = [*line_notes.texts(), *_notes(translated, config)]
         if is_one_of_several:
             named = [f"{settings.file}: {note}" for note in (about_tabs, *notes) if note]
-            shared.print_notes(*named)
+            print_notes(*named)
         else:
-            shared.print_notes(length, _report(sources, translated), *notes)
+            print_notes(length, _report(sources, translated), *notes)
     return lines, translated
 
 
@@ -137,15 +144,15 @@ def _notes(translated: TranslatedDocuments, config: GenerationConfig) -> Iterato
     if number:
         yield (
             "NOTE: the model was trained without --sentence-separator: "
-            f"{shared.share(number, len(translated.windows))} groups of several lines became one "
+            f"{share(number, len(translated.windows))} groups of several lines became one "
             f"line each; --max-doc-tokens {SINGLE_SENTENCES} keeps every line apart"
         )
-    yield shared.limit_note(translated.num_at_limit, config)
+    yield limit_note(translated.num_at_limit, config)
     lines = list(itertools.chain.from_iterable(translated))
     num_blank = sum(map(is_blank, lines))
     if num_blank:
         yield (
-            f"NOTE: {shared.share(num_blank, len(lines))} lines have an empty translation, which "
+            f"NOTE: {share(num_blank, len(lines))} lines have an empty translation, which "
             "looks like a blank line between documents"
         )
 
@@ -175,7 +182,7 @@ def _report(sources: SourceDocuments, translated: TranslatedDocuments) -> str:
         parts.append(f"{counted(num_over_long, 'longer line')} translated whole")
     # Count mismatches only if separators divide groups of several lines.
     if sources.separators is not None and limit != SINGLE_SENTENCES:
-        wrong = shared.share(translated.num_mismatched, translated.num_groups)
+        wrong = share(translated.num_mismatched, translated.num_groups)
         parts.append(f"{wrong} groups had another number of sentences than lines")
     if translated.num_repeated:
         parts.append(f"{translated.num_repeated:,} translated again in halves")

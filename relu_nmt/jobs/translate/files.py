@@ -21,8 +21,10 @@ from relu_nmt.errors import ConfigError, DataError, ReluNmtError, counted, print
 from relu_nmt.io.progress import hidden_progress, progress_bar
 from relu_nmt.io.safe_write import check_writable
 from relu_nmt.jobs.translate.documents import translate_documents
+from relu_nmt.jobs.translate.model import load_translator
+from relu_nmt.jobs.translate.notes import length_note, print_notes
 from relu_nmt.jobs.translate.settings import TranslateDocumentsSettings
-from relu_nmt.jobs.translate.shared import banned_options, length_note, load_translator, print_notes
+from relu_nmt.jobs.translate.text import banned_options
 
 
 def translate(settings: TranslateDocumentsSettings, *, progress: bool = True) -> None:

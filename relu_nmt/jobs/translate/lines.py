@@ -13,9 +13,11 @@ from relu_nmt.io.process import standard_input
 from relu_nmt.io.progress import hidden_progress, progress_bar
 from relu_nmt.io.safe_write import check_writable
 from relu_nmt.io.text_lines import decode_lines, named_input, open_text, reading, whole_lines
-from relu_nmt.jobs.translate import shared
+from relu_nmt.jobs.translate.line_format import LineFormat
+from relu_nmt.jobs.translate.model import load_translator, source_limit
+from relu_nmt.jobs.translate.notes import LineNotes, limit_note, named_lines, print_notes
 from relu_nmt.jobs.translate.settings import TranslateLinesSettings
-from relu_nmt.jobs.translate.text import InputText, LineNotes, named_lines
+from relu_nmt.jobs.translate.text import InputText, term_options
 from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.translation.search.translations import SourceSentence, TranslatedLines, Translation
 
@@ -54,10 +56,10 @@ class _LineTranslation:
     def __init__(self, settings: TranslateLinesSettings, progress: bool) -> None:
         self._settings = settings
         self._progress = progress
-        self._translator = shared.load_translator(settings.model, settings.data)
-        limit = shared.source_limit(settings.model, self._translator)
-        self._format = shared.LineFormat(self._translator.task, settings.model, settings.search)
-        self._options = {"limit": limit, **shared.term_options(settings)}
+        self._translator = load_translator(settings.model, settings.data)
+        limit = source_limit(settings.model, self._translator)
+        self._format = LineFormat(self._translator.task, settings.model, settings.search)
+        self._options = {"limit": limit, **term_options(settings)}
         if settings.attention_pictures is not None:
             # A picture shows the attention of a whole line.
             self._options["split_sentences"] = False
@@ -82,7 +84,7 @@ class _LineTranslation:
             text.add(lines)
             if self._progress and not tab_note:
                 tab_note = text.tab_note(begin)
-                shared.print_notes(tab_note)
+                print_notes(tab_note)
             # Compare the prefixes with the lines so far, since their total is not known yet.
             text.check_prefixes(is_complete=False)
             numbers = range(begin, len(text.lines))
@@ -125,7 +127,7 @@ class _LineTranslation:
             self.at_limit.append(number)
         if self._progress:
             if number == 0:
-                shared.print_notes(_length_note(self._translator.max_doc_tokens))
+                print_notes(_length_note(self._translator.max_doc_tokens))
             print("\n".join(self._printed(number, source, translations)))
 
     def _printed(
@@ -150,11 +152,11 @@ class _LineTranslation:
             note = f"attention pictures: {self._pictures[0]}"
             if len(self._pictures) > 1:
                 note += f" to {self._pictures[-1]}"
-            shared.print_notes(note)
-        shared.print_notes(*self.notes.texts())
+            print_notes(note)
+        print_notes(*self.notes.texts())
         if self.at_limit:
-            note = shared.limit_note(len(self.at_limit), self._settings.search)
-            shared.print_notes(f"{note} ({named_lines(self.at_limit)})")
+            note = limit_note(len(self.at_limit), self._settings.search)
+            print_notes(f"{note} ({named_lines(self.at_limit)})")
 
 
 def _check_pictures(folder: Path) -> None:

@@ -6,8 +6,9 @@ from dataclasses import replace
 from relu_nmt.applications.serving import LOOPBACK
 from relu_nmt.data.documents import WindowConfig
 from relu_nmt.errors import ConfigError, needing, reporting
+from relu_nmt.jobs.translate.model import load_translator
+from relu_nmt.jobs.translate.notes import length_note, print_notes
 from relu_nmt.jobs.translate.settings import ServeSettings
-from relu_nmt.jobs.translate.shared import length_note, load_translator, print_notes
 from relu_nmt.translator import Translator
 
 

@@ -25,8 +25,11 @@ from relu_nmt.evaluation.metrics import Score
 from relu_nmt.io.memory import peak_gpu_bytes, peak_resident_bytes
 from relu_nmt.io.progress import hidden_progress, progress_bar
 from relu_nmt.io.safe_write import check_writable, json_text, replacing, write_file
-from relu_nmt.jobs.translate import shared
+from relu_nmt.jobs.translate.line_format import LineFormat
+from relu_nmt.jobs.translate.model import load_translator, source_limit
+from relu_nmt.jobs.translate.notes import length_note, limit_note, share
 from relu_nmt.jobs.translate.settings import TranslateSplitSettings as Settings
+from relu_nmt.jobs.translate.text import banned_options
 from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.translation.search.document_search import SourceDocuments, TranslatedDocuments
 from relu_nmt.translation.search.translations import SourceSentence, Translation
@@ -40,7 +43,7 @@ MAX_SENTENCES = 50_000
 
 def run(settings: Settings, *, progress: bool = True) -> "SplitTranslation":
     """Translate a split, print the lines and the scores, and write the requested files."""
-    job = _Run(settings, shared.load_translator(settings.model, settings.data))
+    job = _Run(settings, load_translator(settings.model, settings.data))
     with _output(settings, progress) as output:
         job.run(output, progress)
     # Measure attention last, so that it does not count for the speed.
@@ -158,9 +161,9 @@ class _Run:
         self._settings = settings
         self._translator = translator
         self._task = translator.task
-        self._limit = shared.source_limit(settings.model, translator)
-        self._lines = shared.LineFormat(self._task, settings.model, settings.search)
-        self._banned = translator.sources.banned_terms(**shared.banned_options(settings))
+        self._limit = source_limit(settings.model, translator)
+        self._lines = LineFormat(self._task, settings.model, settings.search)
+        self._banned = translator.sources.banned_terms(**banned_options(settings))
         # Choose the windows for the whole split, then keep the shard. Windows before the shard are
         # only counted, for the numbers of the lines.
         self._split = self._task.load_split(settings.gen_subset)
@@ -344,7 +347,7 @@ class _Run:
         if result.lengths is not None:
             self._print(f"{split.name}: {lengths_in_words(result.lengths)}")
             self._print(self._mismatch_line())
-        self._print(shared.limit_note(result.num_at_limit, self._config))
+        self._print(limit_note(result.num_at_limit, self._config))
         # Print the speed as fairseq does.
         sentences = sum(result.counts)
         sentences_per_second = sentences / max(result.seconds, 1e-9)
@@ -387,7 +390,7 @@ class _Run:
         is_divided = self._split.has_documents
         if limit is None and trained == SINGLE_SENTENCES and not is_divided:
             return ""
-        return shared.length_note(limit, trained, is_divided)
+        return length_note(limit, trained, is_divided)
 
     def _mismatch_line(self) -> str:
         """Return the line that counts groups with another number of sentences."""
@@ -398,7 +401,7 @@ class _Run:
                 f"Groups: {num_groups:,}; the model was trained without --sentence-separator, so "
                 f"that {result.num_undivided:,} of them are not cut into sentences"
             )
-        wrong = shared.share(result.num_mismatched, num_groups)
+        wrong = share(result.num_mismatched, num_groups)
         return f"Groups: {num_groups:,}; mismatch of the number of sentences: {wrong}"
 
     def _results(self) -> dict[str, Any]:
@@ -483,9 +486,9 @@ def documents_text(
     # Count a document that is one empty line as a document, not as a line.
     shares: list[str] = []
     if num_empty > num_empty_documents:
-        shares.append(f"{shared.share(num_empty, num_lines)} lines")
+        shares.append(f"{share(num_empty, num_lines)} lines")
     if num_empty_documents:
-        shares.append(f"{shared.share(num_empty_documents, len(documents))} documents")
+        shares.append(f"{share(num_empty_documents, len(documents))} documents")
     ending = f"have an empty translation and are not in {path}; --output-separator tag keeps them"
     text = "\n".join("\n".join([*texts, ""]) for texts in filled if texts)
     return text, [f"NOTE: {part} {ending}" for part in shares]

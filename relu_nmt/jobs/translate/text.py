@@ -1,18 +1,14 @@
-"""Raw text to translate: its lines with their prefixes and terms, and notes on them."""
+"""Raw text to translate: its lines with their prefixes and terms."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from relu_nmt.errors import DataError, counted, some_of
+from relu_nmt.errors import DataError, counted
 from relu_nmt.io.plain_text import MOST_LINES, refuse_markup
 from relu_nmt.io.text_lines import named_input, read_lines
-from relu_nmt.jobs.translate.settings import TermOptions
-from relu_nmt.translation.search.translations import SourceLimit, SourceSentence
+from relu_nmt.jobs.translate.notes import named_lines
+from relu_nmt.jobs.translate.settings import BannedTermOptions, TermOptions
 from relu_nmt.translator import TranslationRequest
-
-MOST_NAMED = 10
-"""Most line numbers in one note."""
 
 
 class InputText:
@@ -88,53 +84,22 @@ class InputText:
         )
 
 
-@dataclass
-class LineNotes:
-    """Lines that are too long or have several sentences, by their numbers from 0."""
-
-    limit: SourceLimit
-    split_sentences: bool | None  # the option. None: lines of several sentences are noted
-    too_long: list[int] = field(default_factory=list)
-    split: list[int] = field(default_factory=list)
-    missing_splitter: str = ""  # note that lines of several sentences stay whole
-
-    def add(self, number: int, source: SourceSentence) -> None:
-        """Add a line, if it is to be noted."""
-        if self.limit.refuses(source):
-            self.too_long.append(number)
-        if source.parts and self.split_sentences is None:
-            self.split.append(number)
-
-    def texts(self) -> list[str]:
-        """Return the notes."""
-        notes = []
-        if self.too_long:
-            done = "their translation is empty"
-            if self.limit.truncate:
-                done = "only their beginning is translated"
-            notes.append(
-                f"NOTE: {counted(len(self.too_long), 'line')} of more than {self.limit.tokens} "
-                f"tokens: {done} ({named_lines(self.too_long)})"
-            )
-        if self.split:
-            notes.append(
-                f"NOTE: {counted(len(self.split), 'line')} of several sentences, which are "
-                f"translated one by one as in training ({named_lines(self.split)}); "
-                "--no-split-sentences keeps lines whole"
-            )
-        elif self.missing_splitter:
-            notes.append(self.missing_splitter)
-        return notes
+def term_options(settings: TermOptions) -> dict[str, Any]:
+    """Return the fields of a request that are the same for all lines."""
+    return {
+        "ordered": settings.constraints != "unordered",
+        "split_sentences": settings.split_sentences,
+        **banned_options(settings),
+    }
 
 
-def named_lines(numbers: Sequence[int]) -> str:
-    """Return the words for line numbers, which count from 0 here and from 1 in the text.
-
-    Example:
-        >>> named_lines([0, 4]), named_lines([2])
-        ('lines 1, 5', 'line 3')
-    """
-    text = some_of([str(number + 1) for number in numbers], MOST_NAMED)
-    if len(numbers) == 1:
-        return f"line {text}"
-    return f"lines {text}"
+def banned_options(settings: BannedTermOptions) -> dict[str, Any]:
+    """Return the fields of a request that ban terms."""
+    banned: Sequence[str] = ()
+    if settings.banned_terms is not None:
+        banned = read_lines(settings.banned_terms)
+    return {
+        "banned": banned,
+        "match_case": settings.match_case,
+        "inside_words": settings.inside_words,
+    }

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from relu_nmt.errors import DataError
+from relu_nmt.jobs.translate.notes import LineNotes
 from relu_nmt.jobs.translate.settings import TranslateLinesSettings
-from relu_nmt.jobs.translate.text import InputText, LineNotes
+from relu_nmt.jobs.translate.text import InputText
 from relu_nmt.translation.search.translations import SourceLimit, SourceSentence
 
 

@@ -8,8 +8,8 @@ import pytest
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.documents import WindowConfig
 from relu_nmt.errors import ConfigError
+from relu_nmt.jobs.translate.line_format import LineFormat
 from relu_nmt.jobs.translate.settings import ModelOptions
-from relu_nmt.jobs.translate.shared import LineFormat
 from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translator import TranslationRequest, Translator
