@@ -26,7 +26,6 @@ from relu_nmt.modules.config import arch_option, attention_preset_option
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import load_checkpoint, load_weights, read_metadata
 from relu_nmt.training.save_dir import TrainingResult
-from relu_nmt.training.trainer import Trainer
 from relu_nmt.vision.config import VisionTransformerConfig, architectures
 from relu_nmt.vision.loading import classifier_metadata
 
@@ -159,17 +158,9 @@ def run(settings: DetectionSettings) -> TrainingResult:
             "names": data.names,
             "detector": to_dict(settings.detector),
         }
-        training.complete(settings, config)
-        trainer = Trainer(
-            DetectionObjective(model),
-            TrainingData(batches, valid={}),
-            config,
-            training.metadata(task),
-            training.process,
-            training.log,
-        )
-        training.say_start(f"images per device = {options.batch_size}")
-        return trainer.train()
+        training.complete(settings, config, f"images per device = {options.batch_size}")
+        data = TrainingData(batches, valid={})
+        return training.trainer(DetectionObjective(model), data, config, task).train()
 
 
 def start_backbone(model: nn.Module, path: str) -> None:

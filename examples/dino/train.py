@@ -39,7 +39,6 @@ from relu_nmt.modules.config import arch_option, attention_preset_option
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.training.save_dir import TrainingResult
-from relu_nmt.training.trainer import Trainer
 from relu_nmt.vision.config import (
     IMAGENET_MEAN,
     IMAGENET_STD,
@@ -189,16 +188,8 @@ def run(settings: DinoSettings) -> TrainingResult:
             "classes": list(images.classes),
             "preprocessing": to_dict(preprocessing),
         }
-        training.complete(settings, config)
-        trainer = Trainer(
-            objective,
-            TrainingData(batches, valid={}),
-            config,
-            training.metadata(task),
-            training.process,
-            training.log,
-        )
-        training.say_start(f"images per device = {options.batch_size}")
+        training.complete(settings, config, f"images per device = {options.batch_size}")
+        trainer = training.trainer(objective, TrainingData(batches, valid={}), config, task)
         objective.follow(trainer)
         return trainer.train()
 

@@ -30,7 +30,6 @@ from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.training.config import OptimizerConfig, TrainerConfig
 from relu_nmt.training.save_dir import TrainingResult
 from relu_nmt.training.schedules import ScheduleConfig
-from relu_nmt.training.trainer import Trainer
 
 SMALL = "-small"
 
@@ -183,17 +182,11 @@ def run(settings: LraSettings) -> TrainingResult:
         for split, of_split in samples.items():
             seed = settings.trainer.seed if split == "train" else None
             batches[split] = SequenceBatches(of_split, options.width, options.batch_size, seed)
-        training.complete(settings, settings.trainer)
-        trainer = Trainer(
-            SequenceObjective(model, 0.0, settings.regularizer),
-            TrainingData(batches.pop("train"), batches),
-            settings.trainer,
-            training.metadata(described),
-            training.process,
-            training.log,
-        )
-        training.say_start(f"samples per device = {options.batch_size}")
-        return trainer.train()
+        batch_size = f"samples per device = {options.batch_size}"
+        training.complete(settings, settings.trainer, batch_size)
+        objective = SequenceObjective(model, 0.0, settings.regularizer)
+        data = TrainingData(batches.pop("train"), batches)
+        return training.trainer(objective, data, settings.trainer, described).train()
 
 
 main = Command("lra", __doc__, LraSettings, run)

@@ -30,6 +30,22 @@ WITHOUT_NOTE = {
 """Headings and names of settings that may differ between runs without a note."""
 
 
+def compare_with(
+    path: Path, settings: Any, config: TrainerConfig, goes_on: bool, fresh_start: str
+) -> str:
+    """Compare with the settings in a checkpoint. Return a note on those that changed, or "".
+
+    A model or an optimizer that cannot go on from the checkpoint is a CheckpointError, which
+    advises ``fresh_start``.
+    """
+    stored = read_metadata(path)
+    arguments = stored.get("args") or {}
+    if goes_on:
+        refuse_other_model(path, stored.get("model_config") or {}, settings.model, fresh_start)
+        refuse_other_optimizer(path, arguments, config, fresh_start)
+    return change_note(arguments, settings, goes_on)
+
+
 def refuse_other_model(path: Path, stored: Mapping[str, Any], model: Any, fresh_start: str) -> None:
     """Refuse a model that differs from a checkpoint's, except in ``MAY_CHANGE`` and dropout."""
     # Compare in the present form, since earlier versions named some settings otherwise.

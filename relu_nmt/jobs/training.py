@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from relu_nmt.attention.base import use_backend
 from relu_nmt.config import flag_of, to_dict
@@ -16,19 +16,14 @@ from relu_nmt.config.classes import flat
 from relu_nmt.config.shared import AUTO_TOKENS
 from relu_nmt.errors import TrainingError
 from relu_nmt.io.memory import peak_gpu_bytes, require_memory
-from relu_nmt.jobs.comparison import (
-    change_note,
-    refuse_other_model,
-    refuse_other_optimizer,
-    refuse_unrelated,
-)
-from relu_nmt.training.batches import BatchMemoryError
-from relu_nmt.training.checkpoint import read_metadata
+from relu_nmt.jobs.comparison import compare_with, refuse_unrelated
+from relu_nmt.training.batches import BatchMemoryError, TrainingData
 from relu_nmt.training.config import FULLY_SHARDED, TrainerConfig
 from relu_nmt.training.distributed import LOST_PEER, ProcessGroup, join_processes
 from relu_nmt.training.log import TrainingLog
 from relu_nmt.training.optimizers import freeze
 from relu_nmt.training.save_dir import CheckpointFolder
+from relu_nmt.training.trainer import Trainer
 
 SMALLER_SHARE = 3 / 4
 ModelT = TypeVar("ModelT", bound=nn.Module)
@@ -83,36 +78,39 @@ class TrainingRun:
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
         self.say(f"num. shared model params: {total:,} (num. trained: {trained:,})")
 
-    def complete(self, settings: Any, config: TrainerConfig) -> None:
-        """Take the complete settings. Print the settings that changed since the checkpoint.
+    def complete(self, settings: Any, config: TrainerConfig, batch_size: str) -> None:
+        """Take the complete settings, and print how the training begins.
 
-        A model or an optimizer that cannot go on from the checkpoint is a CheckpointError.
+        These are the settings that changed since the checkpoint, the devices, and the size of
+        batches in words. ``config`` is ``settings.trainer``, completed by numbers of the data. A
+        model or an optimizer that cannot go on from the checkpoint is a CheckpointError.
         """
         self.settings = settings
         path = self.checkpoint
-        if path is None:
-            return
-        stored = read_metadata(path)
-        arguments = stored.get("args") or {}
-        if self.goes_on:
-            model = stored.get("model_config") or {}
-            refuse_other_model(path, model, settings.model, self.fresh_start)
-            refuse_other_optimizer(path, arguments, config, self.fresh_start)
-        if note := change_note(arguments, settings, self.goes_on):
-            self.say(note)
+        if path is not None:
+            note = compare_with(path, settings, config, self.goes_on, self.fresh_start)
+            if note:
+                self.say(note)
+        devices = f"{self.process.world_size} device(s) ({self.process.device.type})"
+        self.say(f"training on {devices}; {batch_size}")
 
-    def metadata(self, task: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the metadata of the checkpoints of this training."""
-        return {
+    def trainer(
+        self,
+        objective: nn.Module,
+        data: TrainingData,
+        config: TrainerConfig,
+        task: Mapping[str, Any],
+        initial_weights: Mapping[str, Tensor] | None = None,
+    ) -> Trainer:
+        """Return a trainer, whose checkpoints store the settings and the task."""
+        description = {
             "model_config": to_dict(self.settings.model),
             "task": task,
             "args": to_dict(self.settings, stored_only=True),
         }
-
-    def say_start(self, batch_size: str) -> None:
-        """Print the devices, and the size of batches in words."""
-        devices = f"{self.process.world_size} device(s) ({self.process.device.type})"
-        self.say(f"training on {devices}; {batch_size}")
+        return Trainer(
+            objective, data, config, description, self.process, self.log, initial_weights
+        )
 
 
 @contextmanager

@@ -34,7 +34,6 @@ from relu_nmt.training.precision import stated_dtype
 from relu_nmt.training.preflight import fitting_tokens
 from relu_nmt.training.save_dir import TrainingResult
 from relu_nmt.training.state import Learner
-from relu_nmt.training.trainer import Trainer
 from relu_nmt.translation import calibration
 from relu_nmt.translation.agreement import LIKE, WITH_SEPARATOR, compare_with_data
 from relu_nmt.translation.base import Ensemble, StepDecoder, TranslationModel
@@ -84,18 +83,17 @@ def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
             first = next(iter(valid.values()))
             scorer = bleu_scorer(settings, task, model, first, corpora.longest[0], training)
         # Train.
-        training.complete(settings, settings.trainer)
-        training.say_start(
+        training.complete(
+            settings,
+            settings.trainer,
             f"max tokens per device = {settings.batching.max_tokens} and max sentences per "
-            f"device = {settings.batching.batch_size}"
+            f"device = {settings.batching.batch_size}",
         )
-        trainer = Trainer(
+        trainer = training.trainer(
             objective,
             TrainingData(train, valid, scorer),
             settings.trainer,
-            training.metadata(task.to_state()),
-            training.process,
-            training.log,
+            task.to_state(),
             initial_weights(settings, task, model, train.batches, training),
         )
         return trainer.train()

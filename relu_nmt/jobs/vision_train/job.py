@@ -21,7 +21,6 @@ from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import load_checkpoint, read_metadata
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.save_dir import TrainingResult
-from relu_nmt.training.trainer import Trainer
 from relu_nmt.vision import loading
 from relu_nmt.vision.base import ImageObjective, VisionModel, build_vision_model
 from relu_nmt.vision.config import shown_sides
@@ -96,15 +95,12 @@ def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
             training.say,
         )
         task = loading.describe_task(classes, settings.preprocessing, settings.criterion)
-        training.complete(settings, config)
-        training.say_start(f"images per device = {settings.batch_size}")
-        trainer = Trainer(
+        training.complete(settings, config, f"images per device = {settings.batch_size}")
+        trainer = training.trainer(
             objective,
             TrainingData(train, valid),
             config,
-            training.metadata(task),
-            training.process,
-            training.log,
+            task,
             initial_weights(model, images.train, training),
         )
         return trainer.train()

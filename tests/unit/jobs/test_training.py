@@ -18,7 +18,6 @@ from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.log import TrainingLog
-from relu_nmt.training.trainer import Trainer
 from tests.outputs import values
 from tests.unit.training.toy import ToyModel, ToyObjective, ToySource
 
@@ -39,17 +38,10 @@ def train_toys(settings, progress):
     with training_run(settings, progress) as training:
         model = training.new_model(lambda: ToyModel(settings.model.p))
         training.say_size(model)
-        training.complete(settings, settings.trainer)
-        trainer = Trainer(
-            ToyObjective(model),
-            TrainingData(ToySource(), {"valid": ToySource(2)}),
-            settings.trainer,
-            training.metadata({"name": settings.data}),
-            training.process,
-            training.log,
-        )
-        training.say_start("seven small batches")
-        return trainer.train()
+        training.complete(settings, settings.trainer, "seven small batches")
+        data = TrainingData(ToySource(), {"valid": ToySource(2)})
+        task = {"name": settings.data}
+        return training.trainer(ToyObjective(model), data, settings.trainer, task).train()
 
 
 def toy(folder, **values):
