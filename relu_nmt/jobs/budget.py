@@ -14,12 +14,12 @@ import torch
 from torch import nn
 
 from relu_nmt.config import flag_of, to_dict
-from relu_nmt.config.budgets import LIMITS, PACED, SECONDS, Budget, in_words
 from relu_nmt.config.classes import flat, merged
 from relu_nmt.config.fields import all_options
 from relu_nmt.errors import ConfigError, counted
 from relu_nmt.jobs.training import TrainingRun
 from relu_nmt.training.batches import BatchSource
+from relu_nmt.training.budgets import LIMITS, PACED, SECONDS, Budget, in_words
 from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.distributed import ProcessGroup

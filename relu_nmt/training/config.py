@@ -17,9 +17,9 @@ from relu_nmt.config import (
     shared,
     shown,
 )
-from relu_nmt.config.budgets import BUDGET_EXAMPLES, PACED, SECONDS, Budget
 from relu_nmt.errors import ConfigError
 from relu_nmt.training import OPTIMIZERS
+from relu_nmt.training.budgets import BUDGET_EXAMPLES, PACED, SECONDS, Budget
 from relu_nmt.training.schedules import ScheduleConfig
 
 RESULTS_FILE = "results.json"

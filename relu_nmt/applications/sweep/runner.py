@@ -21,12 +21,12 @@ from relu_nmt.applications.environment import describe_environment
 from relu_nmt.applications.sweep import steps
 from relu_nmt.applications.sweep.settings import JobsConfig
 from relu_nmt.applications.sweep.steps import Command, Step, gpu_names, shown_command
-from relu_nmt.config.budgets import in_words
 from relu_nmt.errors import DataError, ReluNmtError, reporting
 from relu_nmt.io.cluster import Submit, cluster_queue, result_of
 from relu_nmt.io.memory import MAXRSS_UNIT
 from relu_nmt.io.process import SIGNAL_EXIT_CODE, noting_signals
 from relu_nmt.io.safe_write import acquire_lock
+from relu_nmt.training.budgets import in_words
 from relu_nmt.training.save_dir import TrainingResult
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ from typing import Any
 
 from relu_nmt.attention import attentions
 from relu_nmt.config import READ, Files, checked_by, flag_of, group, like, option, settings
-from relu_nmt.config.budgets import SECONDS, TIME_EXAMPLES, Budget
 from relu_nmt.config.shared import ClusterOptions, subset_option
 from relu_nmt.config.yaml_text import parse_yaml
 from relu_nmt.data.data_folder import data_option
@@ -18,6 +17,7 @@ from relu_nmt.errors import ConfigError, reporting
 from relu_nmt.evaluation.metrics import tokenizer_option
 from relu_nmt.io.process import available_cores
 from relu_nmt.modules.config import ATTENTION_PRESETS
+from relu_nmt.training.budgets import SECONDS, TIME_EXAMPLES, Budget
 
 REPORTS = r"report\.html|results\.csv|card\.json|sweep\.json|\.lock|models/.*"
 DEFAULT_ATTENTIONS = ("softmax", "reluformer", "sparsemax")

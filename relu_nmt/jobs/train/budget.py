@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from relu_nmt.config.budgets import Budget, in_words
 from relu_nmt.config.classes import flat
 from relu_nmt.config.fields import options_of
 from relu_nmt.config.shared import BatchingConfig
@@ -16,6 +15,7 @@ from relu_nmt.jobs.budget import Pace, faster_dtype, filled, given_names, planne
 from relu_nmt.jobs.train.settings import TranslationTrainingSettings as Settings
 from relu_nmt.jobs.training import TrainingRun
 from relu_nmt.modules.config import ATTENTION_PRESETS
+from relu_nmt.training.budgets import Budget, in_words
 from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.translation.config import both_sides
 from relu_nmt.translation.task import TranslationTask

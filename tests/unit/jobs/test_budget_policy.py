@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from relu_nmt.config.budgets import Budget
 from relu_nmt.config.classes import merged
 from relu_nmt.jobs.budget import Pace, paced_settings, planned_updates, training_seconds
 from relu_nmt.jobs.train.budget import (
@@ -18,6 +17,7 @@ from relu_nmt.jobs.train.budget import (
     peak_rate,
 )
 from relu_nmt.jobs.train.settings import TranslationTrainingSettings
+from relu_nmt.training.budgets import Budget
 
 
 @pytest.mark.parametrize(

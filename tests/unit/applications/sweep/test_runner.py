@@ -24,9 +24,9 @@ from relu_nmt.applications.sweep.steps import (
     SweepModel,
     trainings_in,
 )
-from relu_nmt.config.budgets import in_words
 from relu_nmt.errors import DataError
 from relu_nmt.io.safe_write import acquire_lock
+from relu_nmt.training.budgets import in_words
 from relu_nmt.training.config import RESULTS_FILE
 from relu_nmt.training.save_dir import TrainingResult
 

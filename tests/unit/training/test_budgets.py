@@ -2,7 +2,7 @@
 
 import pytest
 
-from relu_nmt.config.budgets import Budget
+from relu_nmt.training.budgets import Budget
 
 
 @pytest.mark.parametrize(
