@@ -15,6 +15,7 @@ from relu_nmt.attention import attentions
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.training.distributed import ProcessGroup
 from relu_nmt.training.log import TrainingLog
+from relu_nmt.training.trainer import Trainer
 from relu_nmt.vision import vision_models
 from relu_nmt.vision.config import PreprocessingConfig, VisionTransformerConfig
 from tests.commands import command_line, run_here
@@ -221,7 +222,7 @@ def trainer_of(dino, model_values, source, epochs, updates=None, **values):
     data = dino.train.TrainingData(source, valid={})
     process = ProcessGroup(0, 1, torch.device("cpu"))
     log = TrainingLog(settings.trainer, shown=False)
-    trainer = dino.train.Trainer(objective, data, settings.trainer, {}, process, log)
+    trainer = Trainer(objective, data, settings.trainer, {}, process, log)
     objective.follow(trainer)
     return trainer, objective
 
