@@ -14,8 +14,9 @@ falls with the length of the text that is translated at once, and with the posit
 import bisect
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -32,7 +33,7 @@ from relu_nmt.errors import ConfigError, DataError, counted
 from relu_nmt.evaluation.metrics import (
     COMPOUND,
     WITH_SPACES,
-    MetricConfig,
+    Metric,
     Score,
     ScoringConfig,
     choose_tokenizer,
@@ -99,7 +100,7 @@ def _buckets(
 
 
 def bucket_scores(
-    metric: MetricConfig,
+    metric: Metric,
     buckets: Buckets,
     hypotheses: Sequence[str],
     references: Sequence[Sequence[str]],
@@ -198,15 +199,15 @@ class AlignedDocuments:
             else:
                 self.positions.append(0)
                 segments_of_sides = [[side[number]] for side in self.documents]
-            for segments, of_document in zip(self.sentences, segments_of_sides, strict=True):
-                segments += of_document
+            for sentences, segments in zip(self.sentences, segments_of_sides, strict=True):
+                sentences += segments
 
     @property
     def num_mismatched(self) -> int:
         """Number of documents with another number of sentences than their reference."""
         return self.positions.count(0)
 
-    def document_score(self, metric: MetricConfig) -> Score:
+    def document_score(self, metric: Metric) -> Score:
         """Return d-BLEU or d-chrF.
 
         Reference: Liu et al. 2020 (mBART), section 4.
@@ -214,7 +215,7 @@ class AlignedDocuments:
         hypotheses, *references = self.documents
         return metric.score(hypotheses, references).labeled("d-", f"documents = {len(hypotheses)}")
 
-    def sentence_score(self, metric: MetricConfig) -> Score | None:
+    def sentence_score(self, metric: Metric) -> Score | None:
         """Return s-BLEU or s-chrF, or None if all documents are mismatches."""
         total = len(self.documents[0])
         wrong = self.num_mismatched
@@ -225,7 +226,7 @@ class AlignedDocuments:
         score = metric.score(hypotheses, references)
         return score.labeled("s-", f"segments = {len(hypotheses)} {mismatched}")
 
-    def position_scores(self, metric: MetricConfig, edges: Sequence[int]) -> list[BucketScore]:
+    def position_scores(self, metric: Metric, edges: Sequence[int]) -> list[BucketScore]:
         """Return the scores of sentences by position, without mismatched documents."""
         sides = []
         for side in self.sentences:
@@ -233,6 +234,34 @@ class AlignedDocuments:
         hypotheses, *references = sides
         buckets = position_buckets(list(filter(None, self.positions)), edges)
         return bucket_scores(metric, buckets, hypotheses, references)
+
+
+class _RawText:
+    """The references of a split, and translations, as raw text."""
+
+    def __init__(self, task: TranslationTask, split: Split) -> None:
+        self.references = task.references(split)
+
+    def form(self, line: Line) -> str:
+        """Return a translation in the form that is compared."""
+        return line.text
+
+
+class _Words(_RawText):
+    """The references of a split, and translations, as words between spaces."""
+
+    def __init__(self, task: TranslationTask, split: Split) -> None:
+        self._join = task.target_text.join_words
+        # Encode raw text and join it, so that text that arrived in pieces is joined too.
+        if split.raw_target is not None:
+            references = map(task.target_text.encode, split.raw_target)
+        else:
+            symbols_of = partial(task.target_dictionary.symbols_of, unk=ESCAPED_UNK)
+            references = map(symbols_of, split.targets())
+        self.references = [" ".join(self._join(tokens)) for tokens in references]
+
+    def form(self, line: Line) -> str:
+        return " ".join(self._join(line.tokens))
 
 
 class SplitScorer:
@@ -249,21 +278,21 @@ class SplitScorer:
         self.note = ""
         self._task = task
         self._split = split
-        self._tokenized = config.scoring in ("bleu", "compound-bleu")
         # Ignore case where the data was lower-cased, unless set.
         lowercase = config.sacrebleu_lowercase
         if lowercase is None:
             lowercase = pipeline.lowercase
-        self._chrf = MetricConfig("chrf", lowercase)
-        if self._tokenized:
-            self._references = self._tokenized_references()
-            self._bleu = MetricConfig("bleu", lowercase, "none", smooth="none")
+        self._chrf = Metric("chrf", lowercase)
+        self._text: _RawText
+        if config.scoring in ("bleu", "compound-bleu"):
+            self._text = _Words(task, split)
+            self._bleu = Metric("bleu", lowercase, "none", smooth="none")
             if config.scoring == "compound-bleu":
                 self._bleu = replace(self._bleu, tokenize=COMPOUND)
         else:
-            self._references = task.references(split)
+            self._text = _RawText(task, split)
             tokenize = config.sacrebleu_tokenizer or self._choose_tokenizer()
-            self._bleu = MetricConfig("bleu", lowercase, tokenize)
+            self._bleu = Metric("bleu", lowercase, tokenize)
         self._bleu.build()  # report a bad tokenizer before the translation starts
         self._metric = self._bleu
         if config.scoring == "chrf":
@@ -277,7 +306,7 @@ class SplitScorer:
     def _choose_tokenizer(self) -> str:
         """Return the tokenizer for the target language. Set :attr:`note`."""
         pipeline = self._task.target_text
-        name, note = choose_tokenizer(pipeline.language, self._references)
+        name, note = choose_tokenizer(pipeline.language, self._text.references)
         # Keep the words of tokenized text, which no step detokenizes.
         if name in WITH_SPACES and pipeline.keeps_text and pipeline.detokenizer == "none":
             return "none"
@@ -288,21 +317,21 @@ class SplitScorer:
         self,
         lines: Sequence[Line],
         counts: np.ndarray | None = None,
-        metric: MetricConfig | None = None,
+        metric: Metric | None = None,
     ) -> Score:
         """Return the score of all lines. Lines that are groups have ``counts`` sentences."""
-        references = self._references
+        references = self._text.references
         if counts is not None:
             cut = cut_by_counts(references, counts, self._split.name)
             references = join_lines(cut, self._task.target_lang)
-        texts = self._compared(lines, self._tokenized)
-        return (metric or self._metric).score(texts, [references])
+        return (metric or self._metric).score(list(map(self._text.form, lines)), [references])
 
     def segment_statistics(
         self, texts: Sequence[str], segments: Sequence[Sequence[int]]
     ) -> SegmentStatistics:
         """Return the counts of texts, each a translation of the sentences numbered in a segment."""
-        references = [[self._references[number] for number in numbers] for numbers in segments]
+        lines = self._text.references
+        references = [[lines[number] for number in numbers] for numbers in segments]
         language = self._task.target_lang
         joined = join_lines([[text] for text in texts], language)
         return SegmentStatistics.of(self._metric, joined, [join_lines(references, language)])
@@ -317,10 +346,10 @@ class SplitScorer:
         in ``d_bleu``, groups in ``group_bleu``, and sentences in ``s_bleu``, where a mismatched
         document stays one segment. ``chrf`` is d-chrF2 of raw text.
         """
-        aligned = raw = self._aligned(documents, self._tokenized)
+        aligned = raw = self._aligned(documents, self._text)
         # Take raw text for chrF, even where BLEU compares words.
-        if self._tokenized:
-            raw = self._aligned(documents, False)
+        if isinstance(self._text, _Words):
+            raw = self._aligned(documents, _RawText(self._task, self._split))
         scores = {"d_bleu": aligned.document_score(self._bleu)}
         sentence_score = aligned.sentence_score(self._bleu)
         if sentence_score is not None:
@@ -331,8 +360,8 @@ class SplitScorer:
         return scores
 
     def document_statistics(self, documents: Sequence[Sequence[Line]]) -> SegmentStatistics:
-        """Return the statistics of ``d_bleu`` by document. See :meth:`document_scores`."""
-        hypotheses, references = self._aligned(documents, self._tokenized).documents
+        """Return the statistics of ``d_bleu``, with the documents as segments."""
+        hypotheses, references = self._aligned(documents, self._text).documents
         return SegmentStatistics.of(self._bleu, hypotheses, [references])
 
     def position_scores(self, sentences: Sequence[AlignedSentence]) -> dict[str, Any]:
@@ -350,10 +379,10 @@ class SplitScorer:
         positions: dict[str, list[int]] = {"position": [], "group position": []}
         for number, position, line in sentences:
             lines.append(line)
-            references.append(self._references[number])
+            references.append(self._text.references[number])
             positions["position"].append(in_document[number])
             positions["group position"].append(position)
-        hypotheses = self._compared(lines, self._tokenized)
+        hypotheses = list(map(self._text.form, lines))
         values: dict[str, Any] = {}
         for name, numbers in positions.items():
             buckets = position_buckets(numbers, DEFAULT_POSITIONS)
@@ -361,39 +390,15 @@ class SplitScorer:
             for bucket, size, score in scores:
                 values.setdefault(name, {})[bucket] = {
                     "sentences": size,
-                    "score": score and score.value,
-                    "signature": score and score.signature,
+                    "score": None if score is None else score.value,
+                    "signature": None if score is None else score.signature,
                 }
         return values
 
-    def _aligned(self, documents: Sequence[Sequence[Line]], tokenized: bool) -> AlignedDocuments:
-        """Return translations and references by document, as words or as raw text."""
-        hypotheses = [self._compared(lines, tokenized) for lines in documents]
-        references = self._references
-        if self._tokenized and not tokenized:
-            references = self._task.references(self._split)
+    def _aligned(self, documents: Sequence[Sequence[Line]], text: _RawText) -> AlignedDocuments:
+        """Return translations and references by document, in the form of a text."""
+        hypotheses = [list(map(text.form, lines)) for lines in documents]
         # Boundaries are known if groups were translated.
         counts = self._split.require_documents("a score of documents", SINGLE_SENTENCES)
-        cut = cut_by_counts(references, counts, self._split.name)
-        return AlignedDocuments(hypotheses, [cut], self._task.target_lang)
-
-    def _compared(self, lines: Iterable[Line], tokenized: bool) -> list[str]:
-        """Return translations in the form that is compared: words or raw text."""
-        if not tokenized:
-            return [line.text for line in lines]
-        return [self._words(line.tokens) for line in lines]
-
-    def _tokenized_references(self) -> list[str]:
-        references = []
-        if self._split.raw_target is None:
-            for ids in self._split.targets():
-                tokens = self._task.target_dictionary.symbols_of(ids, ESCAPED_UNK)
-                references.append(self._words(tokens))
-            return references
-        # Encode and join, so that text that arrived in pieces is joined too.
-        for line in self._split.raw_target:
-            references.append(self._words(self._task.target_text.encode(line)))
-        return references
-
-    def _words(self, tokens: Sequence[str]) -> str:
-        return " ".join(self._task.target_text.join_words(tokens))
+        references = cut_by_counts(text.references, counts, self._split.name)
+        return AlignedDocuments(hypotheses, [references], self._task.target_lang)

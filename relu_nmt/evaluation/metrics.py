@@ -88,28 +88,31 @@ class Score:
     """A score of a whole corpus (or of one sentence)."""
 
     value: float  # 0 to 100, or more for TER
-    text: str  # the score as sacreBLEU prints it, with its parts
+    name: str  # ``BLEU``, ``chrF2``, ``d-BLEU``...
+    shown_value: str  # the value as sacreBLEU prints it, with its parts
     signature: str  # the settings of its computation
 
     def __str__(self) -> str:
         return f"{self.text} signature: {self.signature}"
 
     @property
-    def name(self) -> str:
-        """The name of the score: ``BLEU``, ``chrF2``, ``d-BLEU``..."""
-        return self.text.split(" = ", 1)[0]
+    def text(self) -> str:
+        """The score with its name and its parts: ``BLEU = 24.10 55.1/30.2/...``."""
+        return f"{self.name} = {self.shown_value}"
 
-    def labeled(self, prefix: str, counted: str) -> "Score":
-        """Return the score with ``d-`` before its name, and ``documents = 240`` behind its text."""
-        return replace(self, text=f"{prefix}{self.text} {counted}")
+    def labeled(self, prefix: str, segments: str, bucket: str = "") -> "Score":
+        """Return the score with ``d-`` before its name, and ``documents = 240`` behind its value.
 
-    def of_bucket(self, bucket: str) -> "Score":
-        """Return the score with the name of a bucket behind its own: ``d-BLEU[17-32]``."""
-        return replace(self, text=self.text.replace(self.name, f"{self.name}[{bucket}]", 1))
+        The name of a bucket follows that of the score: ``d-BLEU[17-32]``.
+        """
+        name = f"{prefix}{self.name}"
+        if bucket:
+            name += f"[{bucket}]"
+        return replace(self, name=name, shown_value=f"{self.shown_value} {segments}")
 
 
 @dataclass(frozen=True)
-class MetricConfig:
+class Metric:
     """A metric and its settings."""
 
     name: str = "bleu"  # ``bleu``, ``chrf`` or ``ter`` (edits over words, lower is better)
@@ -140,7 +143,7 @@ class MetricConfig:
         if self.order < 1:
             raise ConfigError(f"BLEU of order {self.order}: expected 1 or more")
         # Make the metric, for which sacreBLEU may need a package or a download.
-        with _explained(self.tokenize):
+        with _limited_downloads(FETCH_SECONDS), _explained_errors(self.tokenize):
             metric = BLEU(
                 lowercase=self.lowercase,
                 tokenize="none" if self.tokenize == COMPOUND else self.tokenize,
@@ -172,14 +175,12 @@ class MetricConfig:
         if not hypotheses or not references:
             raise DataError("no lines to score")
         metric = self.build()
-        score = metric.corpus_score(list(hypotheses), list(map(list, references)))
-        return Score(score.score, str(score), str(metric.get_signature()))
+        return _score(metric, metric.corpus_score(list(hypotheses), list(map(list, references))))
 
     def sentence_score(self, hypothesis: str, references: Sequence[str]) -> Score:
         """Return the smoothed BLEU of one sentence. Orders without any n-gram are left out."""
         metric = self.build(effective_order=True)
-        score = metric.sentence_score(hypothesis, list(references))
-        return Score(score.score, str(score), str(metric.get_signature()))
+        return _score(metric, metric.sentence_score(hypothesis, list(references)))
 
     def reference_lengths(self, references: Sequence[str]) -> list[int]:
         """Return the length of each segment in tokens of ``tokenize``, as BLEU counts them."""
@@ -187,12 +188,26 @@ class MetricConfig:
         return [metric.sentence_score(line, [line]).ref_len for line in references]
 
 
+def _score(metric: Any, score: Any) -> Score:
+    """Return a score of a metric, both sacreBLEU's."""
+    name, _, shown_value = str(score).partition(" = ")
+    return Score(score.score, name, shown_value, str(metric.get_signature()))
+
+
 @contextmanager
-def _explained(tokenizer: str) -> Iterator[None]:
-    """Turn errors of a tokenizer into a ConfigError, and limit the time of its downloads."""
-    patience = socket.getdefaulttimeout()
-    if tokenizer in FETCHED:
-        socket.setdefaulttimeout(FETCH_SECONDS)
+def _limited_downloads(seconds: float) -> Iterator[None]:
+    """Limit how long a connection of this process may stand still."""
+    earlier = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(seconds)
+    try:
+        yield
+    finally:
+        socket.setdefaulttimeout(earlier)
+
+
+@contextmanager
+def _explained_errors(tokenizer: str) -> Iterator[None]:
+    """Turn errors of a tokenizer into a ConfigError."""
     try:
         yield
     except (Exception, SystemExit) as error:  # sacreBLEU exits where a certificate is wrong
@@ -207,8 +222,6 @@ def _explained(tokenizer: str) -> Iterator[None]:
                 "damaged file there, or choose char"
             )
         raise ConfigError(f"BLEU tokenizer '{tokenizer}': {reason}") from error
-    finally:
-        socket.setdefaulttimeout(patience)
 
 
 def recommended_tokenizer(language: str) -> str:
@@ -242,7 +255,7 @@ def choose_tokenizer(language: str, references: Sequence[str]) -> tuple[str, str
     if recommended in INSTEAD:
         # Build it once, to find out if its package is installed.
         try:
-            MetricConfig(tokenize=recommended).build()
+            Metric(tokenize=recommended).build()
         except ConfigError:
             name = INSTEAD[recommended]
             note = f"BLEU of {language} uses the tokenizer {name}"
@@ -280,4 +293,4 @@ def comet_score(
     value = float(prediction.system_score)
     # Name model and version, since scores depend on both.
     version = importlib.metadata.version("unbabel-comet")
-    return Score(value, f"COMET = {value:.4f}", f"model:{model}|version:{version}")
+    return Score(value, "COMET", f"{value:.4f}", f"model:{model}|version:{version}")

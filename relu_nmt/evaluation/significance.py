@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.evaluation.metrics import MetricConfig
+from relu_nmt.evaluation.metrics import Metric
 
 DEFAULT_SAMPLES = 1000
 DEFAULT_SEED = 12345  # the default seed of sacreBLEU
@@ -31,14 +31,14 @@ NORMAL_QUANTILE = 1.960
 class SegmentStatistics:
     """Counts of each segment, whose sums over segments give a corpus score."""
 
-    metric: MetricConfig  # the metric
+    metric: Metric  # the metric
     # Int64 [segments, counts]. BLEU: tokens of translation and of reference, then matching n-grams
     # by n and all n-grams by n. TER, in float64: edits and the mean length of the references.
     counts: np.ndarray
 
     @classmethod
     def of(
-        cls, metric: MetricConfig, hypotheses: Sequence[str], references: Sequence[Sequence[str]]
+        cls, metric: Metric, hypotheses: Sequence[str], references: Sequence[Sequence[str]]
     ) -> "SegmentStatistics":
         """Return the statistics of translations against one or more lists of references."""
         # Every metric of sacreBLEU has this hook for significance tests.
@@ -55,7 +55,7 @@ class SegmentStatistics:
     def from_json(cls, values: dict[str, Any]) -> "SegmentStatistics":
         """Return the statistics of :meth:`to_json` (DataError: the values are damaged)."""
         try:
-            metric = MetricConfig(**values["metric"])
+            metric = Metric(**values["metric"])
             counts: np.ndarray = np.array(values["counts"], dtype=_dtype(metric))
         except (KeyError, TypeError, ValueError, OverflowError, ConfigError) as error:
             raise DataError(f"damaged counts of a score ({error}); compute it again") from error
@@ -73,7 +73,7 @@ class SegmentStatistics:
         return [float(metric._compute_score_from_stats(row.tolist()).score) for row in sums]
 
 
-def _dtype(metric: MetricConfig) -> type:
+def _dtype(metric: Metric) -> type:
     return np.float64 if metric.name == "ter" else np.int64
 
 
@@ -138,7 +138,7 @@ def mean_interval(values: Sequence[float]) -> float | None:
 
 
 def paired_bootstrap(
-    metric: MetricConfig,
+    metric: Metric,
     system: Sequence[str],
     baseline: Sequence[str],
     references: Sequence[Sequence[str]],
@@ -165,34 +165,34 @@ def paired_bootstrap(
             f"{len(system):,} segments of the system, but {len(baseline):,} of the baseline; both "
             "need the same segments in the same order"
         )
-    counted = [SegmentStatistics.of(metric, lines, references) for lines in (system, baseline)]
-    resampled = resampled_scores(counted, samples, seed)
-    estimates = list(map(_estimate, counted, resampled))
+    systems = [SegmentStatistics.of(metric, lines, references) for lines in (system, baseline)]
+    resampled = resampled_scores(systems, samples, seed)
+    estimates = list(map(_estimate, systems, resampled))
     difference = estimates[0]["value"] - estimates[1]["value"]
-    by_chance = p_value(resampled[0], resampled[1], difference)
+    p = p_value(resampled[0], resampled[1], difference)
     # Put samples and seed at sacreBLEU's place in the signature.
     settings = f"|bs:{samples}|seed:{'none' if seed is None else seed}|"
     signature = score.signature.replace("|", settings, 1)
     name = f"{prefix}{score.name}"
     line = (
         f"{name} = {_shown(estimates[0])} baseline = {_shown(estimates[1])} "
-        f"difference = {difference:+.2f} p = {by_chance:.4f} resampled = {len(system)} "
+        f"difference = {difference:+.2f} p = {p:.4f} resampled = {len(system)} "
         f"signature: {signature}"
     )
     return line, {
         "metric": name,
         "system": estimates[0],
         "baseline": estimates[1],
-        "p_value": by_chance,
+        "p_value": p,
         "num_segments": len(system),
         "signature": signature,
         "difference": difference,
     }
 
 
-def _estimate(counted: SegmentStatistics, scores: np.ndarray) -> dict[str, float]:
+def _estimate(system: SegmentStatistics, scores: np.ndarray) -> dict[str, float]:
     interval = resampling_interval(scores)
-    return {"value": counted.score(), "mean": float(scores.mean()), "interval": interval}
+    return {"value": system.score(), "mean": float(scores.mean()), "interval": interval}
 
 
 def _seed() -> int | None:

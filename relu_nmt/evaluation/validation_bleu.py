@@ -53,22 +53,22 @@ class ValidationBleu:
         """Return ``bleu``, 0 to 100."""
         process = self.process
         # Deal out sources in order of length, so that all shares take equally long.
-        mine = self.by_length[process.rank :: process.world_size]
-        everyones = process.gather(list(zip(mine, self._translate(mine), strict=True)))
+        share = self.by_length[process.rank :: process.world_size]
+        shares = process.gather(list(zip(share, self._translate(share), strict=True)))
         score = None
         if process.is_first:
             # Restore the order of the split from the shares of all processes.
             lines = []
-            for _, tokens in sorted(itertools.chain.from_iterable(everyones)):
+            for _, tokens in sorted(itertools.chain.from_iterable(shares)):
                 lines.append(Line(self.task.target_text.decode(tokens), tokens))
-            score = self._score(lines).value
+            score = self._score_of_split(lines).value
             if self.prints_samples:
                 self._print_samples(lines)
         # Share the score, since only the first process computes it.
         return {"bleu": process.gather(score)[0]}
 
-    def _score(self, lines: list[Line]) -> Score:
-        """Score the translations of all sentences or groups, and print it."""
+    def _score_of_split(self, lines: list[Line]) -> Score:
+        """Return and print the score of the translations of all sentences or groups."""
         if not self.of_documents:
             score = self.scorer.score(lines)
             self.say(f"{score}")

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from relu_nmt.applications.layer_statistics import LayerStatistics
-from relu_nmt.evaluation.metrics import MetricConfig
+from relu_nmt.evaluation.metrics import Metric
 from relu_nmt.jobs.translate import documents as translate_documents
 from relu_nmt.jobs.translate import lines as translate_lines
 from relu_nmt.jobs.translate import split as translate_split
@@ -69,7 +69,7 @@ def test_the_score_is_of_raw_text_and_ignores_case_for_lowercased_data(generated
     assert "tok:13a" in last
     texts = texts_of(generated)
     references = (folder / "test.en").read_text(encoding="utf-8").split("\n")[:NUM_TEST]
-    score = MetricConfig(lowercase=True).score(texts, [references])
+    score = Metric(lowercase=True).score(texts, [references])
     assert str(score) in last
     assert re.search(rf"Translated {NUM_TEST} sentences \([\d,]+ tokens\) in ", generated)
 

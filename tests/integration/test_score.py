@@ -14,7 +14,7 @@ import pytest
 import sacrebleu
 
 from relu_nmt.cli.score import main
-from relu_nmt.evaluation.metrics import MetricConfig
+from relu_nmt.evaluation.metrics import Metric
 from tests.commands import assert_refused, command_line
 from tests.commands import run_here as run
 from tests.outputs import column, containing
@@ -80,7 +80,7 @@ def test_compounds_of_tokenized_text_are_split(files, capsys):
 @pytest.mark.parametrize("system", ["sys", "groups", "sep"])
 def test_document_scores_do_not_depend_on_the_form_of_boundaries(files, capsys, system):
     hypotheses = list(map(" ".join, SENTENCES))
-    expected = MetricConfig().score(hypotheses, [list(map(" ".join, REFERENCES))])
+    expected = Metric().score(hypotheses, [list(map(" ".join, REFERENCES))])
     separator = ["--sentence-separator"] if system == "sep" else []
     for kind, flags in (
         ("blank", ["--document-separator", "blank"]),
@@ -96,7 +96,7 @@ def test_document_scores_do_not_depend_on_the_form_of_boundaries(files, capsys, 
         if system == "groups":
             assert texts[1] == "s-BLEU: none, no document has as many lines as its reference"
         else:
-            by_lines = MetricConfig().score(flat(SENTENCES), [flat(REFERENCES)])
+            by_lines = Metric().score(flat(SENTENCES), [flat(REFERENCES)])
             assert texts[1].startswith(f"s-{by_lines.text} segments = 5 mismatched documents = 0/2")
         assert len(texts) == 2
 

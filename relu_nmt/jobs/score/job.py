@@ -10,7 +10,7 @@ from relu_nmt.data.documents import DOCUMENT_TAG, SEPARATOR_TESTS, SEPARATORS, r
 from relu_nmt.errors import DataError, counted
 from relu_nmt.evaluation import document_scores as docs
 from relu_nmt.evaluation.contrasts import accuracies, contrast_scores, read_contrasts
-from relu_nmt.evaluation.metrics import MetricConfig, Score, choose_tokenizer, comet_score
+from relu_nmt.evaluation.metrics import Metric, Score, choose_tokenizer, comet_score
 from relu_nmt.evaluation.significance import paired_bootstrap
 from relu_nmt.io.progress import hidden_progress, progress_bar
 from relu_nmt.io.safe_write import check_writable, json_text, write_file
@@ -55,7 +55,7 @@ def _sentence_report(options: Settings) -> Iterator[Entry]:
     """Yield the BLEU of each line, then the signature."""
     texts = _Texts(options)
     tokenizer, note = _tokenizer(options, texts)
-    metric = MetricConfig("bleu", options.ignore_case, tokenizer, options.order)
+    metric = Metric("bleu", options.ignore_case, tokenizer, options.order)
     for number, (line, *references) in enumerate(
         zip(texts.hypotheses, *texts.references, strict=True)
     ):
@@ -77,8 +77,8 @@ def _text_report(options: Settings) -> Iterator[Entry]:
     metrics = []
     for name in options.metrics:
         if name != COMET:
-            config = MetricConfig(name, options.ignore_case, tokenizer, options.order)
-            metrics.append(replace(config, word_order=options.chrf_word_order))
+            metric = Metric(name, options.ignore_case, tokenizer, options.order)
+            metrics.append(replace(metric, word_order=options.chrf_word_order))
     if options.has_documents:
         aligned = docs.AlignedDocuments(texts.system, texts.reference_sets, options.language)
         for metric in metrics:
@@ -203,19 +203,19 @@ def _comet_score(options: Settings, path: str, texts: _Texts) -> Entry:
     return _entry(comet_score(options.comet_model, sources, texts.hypotheses, texts.references[0]))
 
 
-def _bucket_scores(metric: MetricConfig, texts: _Texts, edges: Sequence[int]) -> Iterator[Entry]:
+def _bucket_scores(metric: Metric, texts: _Texts, edges: Sequence[int]) -> Iterator[Entry]:
     """Yield the scores of segments by the length of their references."""
     buckets = docs.length_buckets(metric.reference_lengths(texts.references[0]), edges)
     for bucket, size, score in docs.bucket_scores(
         metric, buckets, texts.hypotheses, texts.references
     ):
         if score is not None:
-            labeled = score.labeled(texts.prefix, f"{texts.unit}s = {size}").of_bucket(bucket)
+            labeled = score.labeled(texts.prefix, f"{texts.unit}s = {size}", bucket)
             yield _entry(labeled, bucket=bucket, segments=size)
 
 
 def _document_scores(
-    metric: MetricConfig, aligned: docs.AlignedDocuments, edges: Sequence[int]
+    metric: Metric, aligned: docs.AlignedDocuments, edges: Sequence[int]
 ) -> Iterator[Entry]:
     """Yield the scores of documents, of their sentences, and of sentences by position."""
     number = len(aligned.documents[0])
@@ -237,8 +237,8 @@ def _document_scores(
             text = f"{name}: none, no aligned document is that long"
             yield text, {"name": name, "score": None, **values}
         else:
-            labeled = score.labeled("s-", f"sentences = {size}")
-            yield _entry(labeled.of_bucket(f"position {bucket}"), **values)
+            labeled = score.labeled("s-", f"sentences = {size}", f"position {bucket}")
+            yield _entry(labeled, **values)
 
 
 def _notes(text: str) -> Iterator[Entry]:

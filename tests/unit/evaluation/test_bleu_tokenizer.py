@@ -8,7 +8,7 @@ from sacrebleu.tokenizers import tokenizer_ja_mecab, tokenizer_ko_mecab, tokeniz
 
 from relu_nmt.errors import ConfigError
 from relu_nmt.evaluation.document_scores import AlignedDocuments
-from relu_nmt.evaluation.metrics import MetricConfig, choose_tokenizer, recommended_tokenizer
+from relu_nmt.evaluation.metrics import Metric, choose_tokenizer, recommended_tokenizer
 from relu_nmt.evaluation.significance import SegmentStatistics, paired_bootstrap
 
 TEXTS = {
@@ -71,7 +71,7 @@ def test_scores_are_those_of_sacrebleu_with_the_recommended_tokenizer(language, 
     name, note = choose_tokenizer(language, references)
     tokenizer = {"zh": "zh"}.get(language, "char")
     expected = sacrebleu.corpus_bleu(hypotheses, [references], tokenize=tokenizer)
-    metric = MetricConfig(tokenize=name)
+    metric = Metric(tokenize=name)
     score = metric.score(hypotheses, [references])
     assert score.value == expected.score > 1
     assert f"|tok:{tokenizer}|" in score.signature == metric.signature
@@ -81,7 +81,7 @@ def test_scores_are_those_of_sacrebleu_with_the_recommended_tokenizer(language, 
 
 def test_scores_of_documents_and_comparisons_use_the_tokenizer():
     hypotheses, references = TEXTS["zh"]
-    metric = MetricConfig(tokenize=choose_tokenizer("zh", references)[0])
+    metric = Metric(tokenize=choose_tokenizer("zh", references)[0])
     aligned = AlignedDocuments([hypotheses], [[references]])
     joined = ([" ".join(hypotheses)], [[" ".join(references)]])
     d_bleu = sacrebleu.corpus_bleu(*joined, tokenize="zh")
@@ -94,7 +94,7 @@ def test_scores_of_documents_and_comparisons_use_the_tokenizer():
 
 def test_the_scores_of_stored_counts_need_no_tokenizer(with_mecab, monkeypatch):
     hypotheses, references = TEXTS["ja"]
-    metric = MetricConfig(tokenize="ja-mecab")
+    metric = Metric(tokenize="ja-mecab")
     score = metric.score(hypotheses, [references])
     counts = SegmentStatistics.of(metric, hypotheses, [references]).to_json()
     monkeypatch.setattr(tokenizer_ja_mecab, "MeCab", None)
@@ -104,7 +104,7 @@ def test_the_scores_of_stored_counts_need_no_tokenizer(with_mecab, monkeypatch):
 def test_japanese_uses_mecab_if_installed(with_mecab):
     name, note = choose_tokenizer("ja", [])
     assert (name, note) == ("ja-mecab", "BLEU of ja uses the tokenizer ja-mecab")
-    assert "|tok:ja-mecab-0.996-IPA|" in MetricConfig(tokenize=name).signature
+    assert "|tok:ja-mecab-0.996-IPA|" in Metric(tokenize=name).signature
 
 
 def test_without_mecab_the_next_best_is_used_and_reported(without_mecab):
@@ -113,7 +113,7 @@ def test_without_mecab_the_next_best_is_used_and_reported(without_mecab):
         assert chosen == name
         assert f"tokenizer {name}" in note and f"'sacrebleu[{package}]'" in note
         with pytest.raises(ConfigError, match=rf"sacrebleu\[{package}\]") as caught:
-            MetricConfig(tokenize=f"{language}-mecab").build()
+            Metric(tokenize=f"{language}-mecab").build()
         assert "\n" not in str(caught.value)
 
 
@@ -126,7 +126,7 @@ def test_a_model_that_cannot_be_fetched_is_a_one_line_error(name, fault, tmp_pat
     monkeypatch.setattr(tokenizer_spm, "SACREBLEU_DIR", str(tmp_path))
     monkeypatch.setattr("urllib.request.urlopen", fail)
     with pytest.raises(ConfigError, match=f"'{name}': cannot fetch or read its model") as caught:
-        MetricConfig(tokenize=name).build()
+        Metric(tokenize=name).build()
     assert "\n" not in str(caught.value)
 
 
@@ -135,7 +135,7 @@ def test_a_damaged_model_is_a_one_line_error(tmp_path, monkeypatch):
     (tmp_path / "models").mkdir()
     (tmp_path / "models/flores200sacrebleuspm").write_bytes(b"half")
     with pytest.raises(ConfigError, match="delete a damaged file there"):
-        MetricConfig(tokenize="flores200").build()
+        Metric(tokenize="flores200").build()
 
 
 def test_a_note_warns_of_text_with_hardly_any_spaces():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from relu_nmt.errors import ConfigError
 from relu_nmt.evaluation.document_scores import bucket_scores, length_buckets, position_buckets
-from relu_nmt.evaluation.metrics import MetricConfig
+from relu_nmt.evaluation.metrics import Metric
 
 EDGES = st.sets(st.integers(1, 40), min_size=1, max_size=5).map(sorted)
 
@@ -58,7 +58,7 @@ def test_edges_of_buckets_that_do_not_rise_are_an_error(divide, edges):
 
 def test_lengths_are_in_tokens_of_bleu():
     references = ["It is here", "a dog, a cat and the bird", "it was here"]
-    lengths = MetricConfig("chrf").reference_lengths(references)
+    lengths = Metric("chrf").reference_lengths(references)
     assert lengths == [3, 8, 3]  # the comma counts
     assert length_buckets(lengths, (3, 7)) == {"0-3": [0, 2], ">7": [1]}
 
@@ -75,8 +75,8 @@ def test_a_bucket_scores_its_segments_alone():
     ]
     buckets = {"odd": list(range(1, 30, 2)), "none": [], "first": [0]}
     for metric, independent in (
-        (MetricConfig(), sacrebleu.corpus_bleu),
-        (MetricConfig("chrf"), sacrebleu.corpus_chrf),
+        (Metric(), sacrebleu.corpus_bleu),
+        (Metric("chrf"), sacrebleu.corpus_chrf),
     ):
         odd, none, first = bucket_scores(metric, buckets, texts, sides)
         assert odd[:2] == ("odd", 15)

@@ -15,7 +15,7 @@ from relu_nmt.evaluation.document_scores import (
     split_at_separators,
     split_sentences,
 )
-from relu_nmt.evaluation.metrics import MetricConfig
+from relu_nmt.evaluation.metrics import Metric
 
 WORDS = st.sampled_from(["a", "dog", "is", "Here,", "is.", "it", "it's"])
 SENTENCES = st.lists(WORDS, max_size=6).map(" ".join)
@@ -43,7 +43,7 @@ def in_groups(sentences, limit):
 
 @given(DOCUMENTS, st.sampled_from(["bleu", "chrf"]))
 def test_document_scores_do_not_depend_on_the_groups(documents, name):
-    metric = MetricConfig(name)
+    metric = Metric(name)
     hypotheses = [list(map(itemgetter(0), pairs)) for pairs in documents]
     references = [list(map(itemgetter(1), pairs)) for pairs in documents]
     score = AlignedDocuments(hypotheses, [references]).document_score(metric)
@@ -55,7 +55,7 @@ def test_document_scores_do_not_depend_on_the_groups(documents, name):
 
 
 def test_a_document_is_one_segment():
-    score = AlignedDocuments(HYPOTHESES, [REFERENCES]).document_score(MetricConfig())
+    score = AlignedDocuments(HYPOTHESES, [REFERENCES]).document_score(Metric())
     references = list(map(" ".join, REFERENCES))
     expected = sacrebleu.corpus_bleu(list(map(" ".join, HYPOTHESES)), [references])
     assert score.value == expected.score
@@ -109,7 +109,7 @@ def test_sentences_are_aligned_where_their_numbers_agree():
         [*REFERENCES[0], *REFERENCES[1], "One line too many ."],
     ]
     assert aligned.positions == [1, 2, 1, 2, 0] and aligned.num_mismatched == 1
-    score = aligned.sentence_score(MetricConfig())
+    score = aligned.sentence_score(Metric())
     expected = sacrebleu.corpus_bleu(aligned.sentences[0], aligned.sentences[1:])
     assert score.value == expected.score
     assert score.text == f"s-{expected} segments = 5 mismatched documents = 1/3 (33.33%)"
@@ -123,7 +123,7 @@ def test_sides_of_different_numbers_of_documents_are_one_line():
 def test_sentences_are_scored_by_their_position():
     hypotheses = [*HYPOTHESES, ["One line", "too many ."]]
     references = [*REFERENCES, ["One line too many ."]]
-    scores = AlignedDocuments(hypotheses, [references]).position_scores(MetricConfig(), (1, 9, 20))
+    scores = AlignedDocuments(hypotheses, [references]).position_scores(Metric(), (1, 9, 20))
     for (_, size, score), begin, end in zip(scores, (0, 1), (1, 9), strict=False):
         own_lines = flat(document[begin:end] for document in HYPOTHESES)
         reference_lines = flat(document[begin:end] for document in REFERENCES)
@@ -138,8 +138,8 @@ def test_sentences_are_scored_by_their_position():
 
 def test_without_an_aligned_document_there_is_no_score_of_sentences():
     aligned = AlignedDocuments([["a b c d"]], [[["a b", "c d"]]])
-    assert aligned.sentence_score(MetricConfig()) is None
-    assert aligned.document_score(MetricConfig()).value > 99
+    assert aligned.sentence_score(Metric()) is None
+    assert aligned.document_score(Metric()).value > 99
 
 
 def test_sets_of_references_need_the_same_sentences():
@@ -155,7 +155,7 @@ def test_documents_of_japanese_are_joined_without_spaces():
     lines = [["今日は。", "", "元気です。"]]
     assert join_lines(lines, "ja") == ["今日は。元気です。"]
     assert join_lines(lines) == ["今日は。 元気です。"]
-    metric = MetricConfig(tokenize="none", order=1)
+    metric = Metric(tokenize="none", order=1)
     aligned = AlignedDocuments([["今日は。元気です。"]], [lines], "ja")
     assert aligned.document_score(metric).value > 99
     assert aligned.sentences[1] == ["今日は。元気です。"]

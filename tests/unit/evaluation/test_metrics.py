@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.evaluation.metrics import MetricConfig, ScoringConfig, split_compounds
+from relu_nmt.evaluation.metrics import Metric, ScoringConfig, split_compounds
 
 
 def ngram_counts(words, n):
@@ -45,16 +45,16 @@ def random_pairs(count, seed):
 def test_bleu_equals_its_definition(smooth):
     for seed in range(5):
         hypotheses, references = random_pairs(20, seed)
-        score = MetricConfig(tokenize="none", smooth=smooth).score(hypotheses, [references])
+        score = Metric(tokenize="none", smooth=smooth).score(hypotheses, [references])
         assert score.value == pytest.approx(plain_bleu(hypotheses, references), abs=1e-6)
 
 
 def test_ter_counts_edits_and_moves_over_words_of_the_reference():
     # One word is moved and one replaced, of four. Case does not count.
-    score = MetricConfig("ter").score(["c A b x"], [["a b c d"]])
+    score = Metric("ter").score(["c A b x"], [["a b c d"]])
     assert score.text == "TER = 50.00" and "case:lc" in score.signature
     # Two references have a mean length of five words. The nearer one counts edits.
-    assert MetricConfig("ter").score(["a b"], [["a b c d"], ["a b c d e f"]]).value == 40.0
+    assert Metric("ter").score(["a b"], [["a b c d"], ["a b c d e f"]]).value == 40.0
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_the_bleu_of_split_compounds_is_that_of_lines_split_before():
     hypotheses, references = random_pairs(20, 3)
     hypotheses = replaced(hypotheses, "a b", "a-b")
     references = replaced(references, "a b", "a-b")
-    score = MetricConfig(tokenize="compound", smooth="none").score(hypotheses, [references])
+    score = Metric(tokenize="compound", smooth="none").score(hypotheses, [references])
     unsplit = plain_bleu(hypotheses, references)
     parts = " ##AT##-##AT## "
     split = plain_bleu(replaced(hypotheses, "-", parts), replaced(references, "-", parts))
@@ -91,42 +91,37 @@ def test_the_bleu_of_split_compounds_is_that_of_lines_split_before():
 
 
 def test_the_signature_names_the_settings():
-    score = MetricConfig(lowercase=True).score(["A big dog."], [["a big dog."]])
+    score = Metric(lowercase=True).score(["A big dog."], [["a big dog."]])
     assert score.value == pytest.approx(100)
     assert "case:lc" in score.signature
     assert "tok:13a" in score.signature
     assert str(score).endswith("signature: " + score.signature)
-    assert MetricConfig().score(["A big dog."], [["a big dog."]]).value < 100
-    assert (
-        "smooth:none"
-        in MetricConfig(smooth="none", tokenize="none").score(["a"], [["a"]]).signature
-    )
+    assert Metric().score(["A big dog."], [["a big dog."]]).value < 100
+    assert "smooth:none" in Metric(smooth="none", tokenize="none").score(["a"], [["a"]]).signature
 
 
 def test_several_references_are_used():
-    score = MetricConfig().score(["a b c d"], [["x y z w"], ["a b c d"]])
+    score = Metric().score(["a b c d"], [["x y z w"], ["a b c d"]])
     assert score.value == pytest.approx(100)
     assert "nrefs:2" in score.signature
 
 
 def test_chrf_and_sentence_bleu_equal_those_of_sacrebleu():
-    assert MetricConfig("chrf").score(["a dog is"], [["a dog is"]]).value == pytest.approx(100)
-    assert "nw:2" in MetricConfig("chrf", word_order=2).score(["a dog"], [["a cat"]]).signature
-    assert MetricConfig().sentence_score("a dog", ["a dog"]).value == pytest.approx(100)
-    assert (
-        0 < MetricConfig().sentence_score("a dog is here now", ["a dog is there now"]).value < 100
-    )
+    assert Metric("chrf").score(["a dog is"], [["a dog is"]]).value == pytest.approx(100)
+    assert "nw:2" in Metric("chrf", word_order=2).score(["a dog"], [["a cat"]]).signature
+    assert Metric().sentence_score("a dog", ["a dog"]).value == pytest.approx(100)
+    assert 0 < Metric().sentence_score("a dog is here now", ["a dog is there now"]).value < 100
 
 
 def test_wrong_numbers_of_lines_and_unknown_metrics_are_errors():
     with pytest.raises(DataError, match=r"2 translations, but 1 references"):
-        MetricConfig().score(["a", "b"], [["a"]])
+        Metric().score(["a", "b"], [["a"]])
     with pytest.raises(DataError, match="no lines"):
-        MetricConfig().score([], [[]])
+        Metric().score([], [[]])
     with pytest.raises(ConfigError, match="choose one of"):
-        MetricConfig(tokenize="moses").score(["a"], [["a"]])
+        Metric(tokenize="moses").score(["a"], [["a"]])
     with pytest.raises(ConfigError, match="order 0"):
-        MetricConfig(order=0).score(["a"], [["a"]])
+        Metric(order=0).score(["a"], [["a"]])
 
 
 def test_contradictory_scoring_flags_are_errors():

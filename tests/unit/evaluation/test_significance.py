@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.evaluation.metrics import MetricConfig
+from relu_nmt.evaluation.metrics import Metric
 from relu_nmt.evaluation.significance import (
     SegmentStatistics,
     mean_interval,
@@ -26,17 +26,15 @@ def made_systems(count=40):
 
 def test_resamples_are_of_whole_segments():
     references, better, worse = made_systems(6)
-    line, record = paired_bootstrap(
-        MetricConfig(), better, worse, [references], samples=30, prefix="d-"
-    )
+    line, record = paired_bootstrap(Metric(), better, worse, [references], samples=30, prefix="d-")
     lots = np.random.default_rng(12345).choice(6, size=(30, 6), replace=True)
     for lines, estimate in ((better, record["system"]), (worse, record["baseline"])):
         scores = []
         for row in lots:
             drawn = np.array([lines, references])[:, row].tolist()
-            scores.append(MetricConfig().score(drawn[0], drawn[1:]).value)
+            scores.append(Metric().score(drawn[0], drawn[1:]).value)
         assert estimate["mean"] == pytest.approx(np.mean(scores), abs=1e-3)
-        assert estimate["value"] == pytest.approx(MetricConfig().score(lines, [references]).value)
+        assert estimate["value"] == pytest.approx(Metric().score(lines, [references]).value)
     assert record["metric"] == "d-BLEU"
     assert record["num_segments"] == 6
     assert "bs:30|seed:12345" in record["signature"]
@@ -45,36 +43,34 @@ def test_resamples_are_of_whole_segments():
 
 def test_a_better_system_is_significant_and_an_equal_one_is_not():
     references, better, worse = made_systems()
-    _, forth = paired_bootstrap(MetricConfig(), better, worse, [references], samples=200)
-    _, back = paired_bootstrap(MetricConfig(), worse, better, [references], samples=200)
+    _, forth = paired_bootstrap(Metric(), better, worse, [references], samples=200)
+    _, back = paired_bootstrap(Metric(), worse, better, [references], samples=200)
     assert forth["p_value"] < 0.01
     assert forth["difference"] > 5
     assert (back["p_value"], back["difference"]) == (forth["p_value"], -forth["difference"])
-    _, same = paired_bootstrap(MetricConfig("chrf"), better, better, [references], samples=200)
+    _, same = paired_bootstrap(Metric("chrf"), better, better, [references], samples=200)
     assert (same["p_value"], same["difference"], same["metric"]) == (1.0, 0.0, "chrF2")
     # One other word in one line is no evidence.
     almost = [*better[:-1], better[-1].replace("x", "y")[:-1] + "y"]
-    assert paired_bootstrap(MetricConfig(), almost, better, [references])[1]["p_value"] > 0.1
+    assert paired_bootstrap(Metric(), almost, better, [references])[1]["p_value"] > 0.1
 
 
 def test_texts_that_cannot_be_compared_are_errors():
     with pytest.raises(ConfigError, match="--paired-bs-n 0"):
-        paired_bootstrap(MetricConfig(), ["a"], ["a"], [["a"]], samples=0)
+        paired_bootstrap(Metric(), ["a"], ["a"], [["a"]], samples=0)
     with pytest.raises(DataError, match="1 segments of the system, but 2"):
-        paired_bootstrap(MetricConfig(), ["a"], ["a", "b"], [["a"]])
+        paired_bootstrap(Metric(), ["a"], ["a", "b"], [["a"]])
     with pytest.raises(DataError, match="no lines"):
-        paired_bootstrap(MetricConfig(), [], [], [[]])
+        paired_bootstrap(Metric(), [], [], [[]])
 
 
 def test_a_seed_that_is_no_number_is_an_error(monkeypatch):
     monkeypatch.setenv("SACREBLEU_SEED", "first")
     with pytest.raises(ConfigError, match="SACREBLEU_SEED=first: expected a number"):
-        paired_bootstrap(MetricConfig(), ["a"], ["a"], [["a"]])
+        paired_bootstrap(Metric(), ["a"], ["a"], [["a"]])
 
 
-@pytest.mark.parametrize(
-    "metric", [MetricConfig(), MetricConfig("chrf", word_order=2), MetricConfig("ter")]
-)
+@pytest.mark.parametrize("metric", [Metric(), Metric("chrf", word_order=2), Metric("ter")])
 def test_the_numbers_equal_those_of_sacrebleu(metric):
     from sacrebleu.significance import PairedTest
 
@@ -106,14 +102,14 @@ def test_the_numbers_equal_those_of_sacrebleu(metric):
 def test_several_systems_share_their_resamples():
     references, better, worse = made_systems(8)
     texts = better, worse
-    statistics = [SegmentStatistics.of(MetricConfig(), text, [references]) for text in texts]
+    statistics = [SegmentStatistics.of(Metric(), text, [references]) for text in texts]
     scores = resampled_scores([*statistics, statistics[0]], samples=50)
     assert scores.shape == (3, 50)
     assert (scores[0] == scores[2]).all()
     assert (scores[0] > scores[1]).all()
     assert (resampled_scores(statistics[1:], samples=50) == scores[1]).all()
     assert statistics[0].score([2, 5]) == pytest.approx(
-        MetricConfig().score([better[2], better[5]], [[references[2], references[5]]]).value
+        Metric().score([better[2], better[5]], [[references[2], references[5]]]).value
     )
 
 
@@ -132,7 +128,7 @@ def test_the_interval_of_a_mean_follows_students_t():
 
 
 def test_statistics_come_back_from_json():
-    metric = MetricConfig(smooth="none", lowercase=True)
+    metric = Metric(smooth="none", lowercase=True)
     texts = ["a dog is here .", "it barks"]
     statistics = SegmentStatistics.of(metric, texts, [["a dog was here .", "it sleeps"]])
     again = SegmentStatistics.from_json(json.loads(json.dumps(statistics.to_json())))

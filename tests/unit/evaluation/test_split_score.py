@@ -9,7 +9,7 @@ from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.documents import Line, Window, write_documents
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation.document_scores import SplitScorer
-from relu_nmt.evaluation.metrics import MetricConfig, ScoringConfig
+from relu_nmt.evaluation.metrics import Metric, ScoringConfig
 from relu_nmt.jobs.translate.split import aligned_sentences
 from relu_nmt.translation.search.document_search import WindowTranslation
 from relu_nmt.translation.search.translations import Translation
@@ -51,7 +51,7 @@ def test_raw_text_is_compared_with_the_raw_references(corpus):
     other = ScoringConfig(sacrebleu_tokenizer="char")
     assert "tok:char" in scored(task, texts, tokens, other).signature
     chrf = scored(task, texts, tokens, ScoringConfig(scoring="chrf"))
-    assert chrf == MetricConfig("chrf", lowercase=True).score(texts, [REFERENCES])
+    assert chrf == Metric("chrf", lowercase=True).score(texts, [REFERENCES])
 
 
 def test_whole_documents_are_compared_with_joined_references(corpus):
@@ -70,7 +70,7 @@ def test_tokenized_text_is_compared_with_tokenized_references(corpus):
     tokens[0] = tokens[0][:-1]
     score = scored(task, REFERENCES, tokens, ScoringConfig(scoring="bleu"))
     words = [WORDS[0].removesuffix(" ?"), *WORDS[1:]]
-    expected = MetricConfig(lowercase=True, tokenize="none", smooth="none").score(words, [WORDS])
+    expected = Metric(lowercase=True, tokenize="none", smooth="none").score(words, [WORDS])
     assert score == expected
     assert "tok:none|smooth:none" in score.signature
     split = scored(task, REFERENCES, tokens, ScoringConfig(scoring="compound-bleu"))
@@ -91,7 +91,7 @@ def test_without_raw_references_unknown_words_never_match(corpus):
         assert "tok:none" in score.signature
         assert score.value < 100
         lines = [line for line in texts if "<unk>" not in line]
-        assert MetricConfig(tokenize="none").score(lines, [lines]).value == pytest.approx(100)
+        assert Metric(tokenize="none").score(lines, [lines]).value == pytest.approx(100)
 
 
 def test_source_only_data_has_no_score(corpus):
@@ -140,14 +140,11 @@ def test_segments_are_documents_sentences_and_groups(task):
     lowered = list(map(str.lower, texts))
     joined = [" ".join(lowered[:2]), lowered[2]]
     references = [" ".join(REFERENCES[:2]), REFERENCES[2]]
-    d_bleu = MetricConfig(lowercase=True).score(joined, [references])
-    s_bleu = MetricConfig(lowercase=True).score(lowered, [REFERENCES])
+    d_bleu = Metric(lowercase=True).score(joined, [references])
+    s_bleu = Metric(lowercase=True).score(lowered, [REFERENCES])
     assert (scores["d_bleu"].value, scores["d_bleu"].signature) == (d_bleu.value, d_bleu.signature)
     assert scores["s_bleu"].value == s_bleu.value == scores["group_bleu"].value
-    assert (
-        scores["chrf"].value
-        == MetricConfig("chrf", lowercase=True).score(joined, [references]).value
-    )
+    assert scores["chrf"].value == Metric("chrf", lowercase=True).score(joined, [references]).value
     names = [score.name for score in (scores["d_bleu"], scores["s_bleu"], scores["group_bleu"])]
     assert [*names, scores["chrf"].name] == ["d-BLEU", "s-BLEU", "group BLEU", "d-chrF2"]
 

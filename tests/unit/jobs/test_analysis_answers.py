@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import sacrebleu
 
-from relu_nmt.evaluation.metrics import MetricConfig
+from relu_nmt.evaluation.metrics import Metric
 from relu_nmt.evaluation.significance import SegmentStatistics
 from relu_nmt.jobs.analyze import answers
 from relu_nmt.jobs.analyze.answers import (
@@ -106,7 +106,7 @@ def test_bleu_is_that_of_sacrebleu():
     wrong = [line.replace("sat on", "went to") for line in references]
     bleu = {}
     for name, lines in (("good", right), ("bad", wrong)):
-        bleu[name] = SegmentStatistics.of(MetricConfig("bleu"), lines, [references])
+        bleu[name] = SegmentStatistics.of(Metric("bleu"), lines, [references])
     models = {name: losses(2.0, size=30, noise=0) for name in bleu}
     sentences = which_translates_better(models, bleu, {}, "sentences").sentences
     [better] = starting(sentences, "good is better in BLEU than bad, by ")

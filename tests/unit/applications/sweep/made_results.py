@@ -162,12 +162,12 @@ def _write_evaluation(step):
 def make_scores(text, counts, lines, length):
     """Return results of an evaluation as JSON values. N-grams are counted once for all scores."""
     from relu_nmt.evaluation import document_scores as docs
-    from relu_nmt.evaluation.metrics import MetricConfig
+    from relu_nmt.evaluation.metrics import Metric
     from relu_nmt.evaluation.significance import SegmentStatistics
 
     references = docs.cut_by_counts(lines, counts, "lines")
     hypotheses = docs.split_at_separators(text.split("\n")[:-1], "tag")
-    metric = MetricConfig()
+    metric = Metric()
     references_of_documents = [docs.join_lines(references)]
     of_documents = SegmentStatistics.of(
         metric, docs.join_lines(hypotheses), references_of_documents

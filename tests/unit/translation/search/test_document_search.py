@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from relu_nmt.data.documents import Separators, WindowConfig, sentence_slices
 from relu_nmt.errors import ConfigError
 from relu_nmt.evaluation.document_scores import AlignedDocuments, join_lines
-from relu_nmt.evaluation.metrics import MetricConfig
+from relu_nmt.evaluation.metrics import Metric
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.document_search import SourceDocuments, search_documents
@@ -187,9 +187,7 @@ def test_d_bleu_of_the_same_translations_does_not_depend_on_the_groups():
                 search = WordByWord(fault_of(seed) if separated else None)
                 result = translate(documents, search, separated, max_doc_tokens=limit)
                 texts = texts_of(result, documents)
-                scores.add(
-                    str(AlignedDocuments(texts, [references]).document_score(MetricConfig()))
-                )
+                scores.add(str(AlignedDocuments(texts, [references]).document_score(Metric())))
     assert len(scores) == 1
 
 
