@@ -60,12 +60,10 @@ class Budgeted(Ours):
     """This toolkit, which chooses all settings."""
 
     def train(self, task: Training, variant: str, destination: Path) -> Command:
-        """See :meth:`Program.train`."""
         words = [str(self.data), "--arch", "reluformer", "--budget", f"{task.seconds}s"]
         return self.command("train", [*words, "--save-dir", str(destination)])
 
     def decode(self, task: Decoding, variant: str) -> Command:
-        """See :meth:`Program.decode`."""
         words = [str(self.data), "--path", str(self.models / "checkpoint_best.safetensors")]
         return self.command("generate", [*words, *self.generate_flags(task)])
 
@@ -74,7 +72,6 @@ class PublishedFairseq(Fairseq):
     """fairseq with its published recipe."""
 
     def train(self, task: Training, variant: str, destination: Path) -> Command:
-        """See :meth:`Program.train`."""
         recipe = (
             "--arch transformer_iwslt_de_en --share-decoder-input-output-embed --optimizer adam "
             "--adam-betas (0.9,0.98) --clip-norm 0.0 --lr 5e-4 --lr-scheduler inverse_sqrt "
@@ -91,7 +88,6 @@ class FreeJoeyNMT(JoeyNMT):
     """JoeyNMT whose model decides how long translations are."""
 
     def settings(self, task: Training, folder: Path, decoding: Decoding | None) -> dict[str, Any]:
-        """See :meth:`JoeyNMT.settings`."""
         settings = super().settings(task, folder, decoding)
         settings["testing"] |= {"min_output_length": 1, "max_output_length": MOST_LENGTH}
         return settings
@@ -101,7 +97,6 @@ class PublishedJoeyNMT(FreeJoeyNMT):
     """JoeyNMT with its published recipe."""
 
     def settings(self, task: Training, folder: Path, decoding: Decoding | None) -> dict[str, Any]:
-        """See :meth:`JoeyNMT.settings`."""
         settings = super().settings(
             replace(task, shape=replace(task.shape, layers=6)), folder, decoding
         )

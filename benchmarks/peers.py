@@ -41,7 +41,6 @@ class OpenNMT(Program):
     distribution = "OpenNMT-py"
 
     def train(self, task: Training, variant: str, destination: Path) -> Command:
-        """See :meth:`Program.train`."""
         destination.mkdir(parents=True, exist_ok=True)
         vocabulary = destination / "vocabulary"
         vocabulary.write_text("\n".join(words_of(self.text)) + "\n", "utf-8")
@@ -100,7 +99,7 @@ class OpenNMT(Program):
         return settings
 
     def updates(self, run: Run) -> list[tuple[float, float]]:
-        """See :meth:`Program.updates`. ``bsz`` has source and target tokens, and sentences."""
+        """Read ``bsz``, which has source and target tokens, and sentences."""
         line_of_update = re.compile(r"Step\s+\d+/.*bsz:\s*\d+/\s*(\d+)/")
         updates = []
         for seconds, line in run.lines:
@@ -110,7 +109,6 @@ class OpenNMT(Program):
         return updates
 
     def decode(self, task: Decoding, variant: str) -> Command:
-        """See :meth:`Program.decode`."""
         length = str(fixed_length(self.text, task))
         models = sorted(self.models.glob("model_step_*.pt"), key=os.path.getmtime)
         if not models:
@@ -125,7 +123,6 @@ class OpenNMT(Program):
         return Command(words, PEER_ENVIRONMENT)
 
     def translated(self, task: Decoding, run: Run) -> tuple[float, list[str]]:
-        """See :meth:`Program.translated`."""
         match = re.search(r"Total translation time \(s\): ([\d.]+)", run.text)
         if match is None:
             raise FailedCommand(f"{self.name} printed no 'Total translation time'")
@@ -143,7 +140,6 @@ class JoeyNMT(Program):
     distribution = "joeynmt"
 
     def train(self, task: Training, variant: str, destination: Path) -> Command:
-        """See :meth:`Program.train`."""
         destination.mkdir(parents=True, exist_ok=True)
         (destination / "task.json").write_text(json.dumps(dataclasses.asdict(task)), "utf-8")
         for language in ("de", "en"):
@@ -154,7 +150,7 @@ class JoeyNMT(Program):
         return Command(words, PEER_ENVIRONMENT)
 
     def updates(self, run: Run) -> list[tuple[float, float]]:
-        """See :meth:`Program.updates`. The tokens are the printed rate times the seconds."""
+        """Return the updates. Their tokens are the printed rate times the seconds."""
         line_of_update = re.compile(r"Step:\s+\d+, Batch Loss.*Tokens per Sec:\s+([\d.]+)")
         updates = []
         previous = None
@@ -167,7 +163,6 @@ class JoeyNMT(Program):
         return updates
 
     def decode(self, task: Decoding, variant: str) -> Command:
-        """See :meth:`Program.decode`."""
         trained = json.loads((self.models / "task.json").read_text("utf-8"))
         shape = Shape(**trained.pop("shape"))
         config = self._config(Training(shape, **trained), self.models, task)
@@ -175,7 +170,7 @@ class JoeyNMT(Program):
         return Command(words, PEER_ENVIRONMENT, self.text / f"{task.split}.de")
 
     def translated(self, task: Decoding, run: Run) -> tuple[float, list[str]]:
-        """See :meth:`Program.translated`. Read the last printed lines, because ``-o`` is broken."""
+        """Read the last printed lines, because ``-o`` is broken."""
         match = re.search(r"Generation took ([\d.]+)", run.text)
         if match is None:
             raise FailedCommand(f"{self.name} printed no 'Generation took'")

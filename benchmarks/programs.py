@@ -207,7 +207,7 @@ class FairseqLike(Program):
         return [*sides, *flags.split(), *device, *end_flags(task), "--save-dir", str(destination)]
 
     def updates(self, run: Run) -> list[tuple[float, float]]:
-        """See :meth:`Program.updates`. Every update is a line of JSON."""
+        """Read the updates, each of which is a line of JSON."""
         updates = []
         for seconds, line in run.lines:
             start = line.find("{")
@@ -225,7 +225,7 @@ class FairseqLike(Program):
         return [*flags, *DEVICE_FLAGS[task.device]]
 
     def translated(self, task: Decoding, run: Run) -> tuple[float, list[str]]:
-        """See :meth:`Program.translated`. Read the lines ``Translated`` and ``H-``."""
+        """Read the lines ``Translated`` and ``H-``."""
         seconds = _seconds_told(self.name, run)
         lines = re.findall(r"^H-(\d+)\t\S+\t(.*)$", run.text, re.MULTILINE)
         hypotheses = {int(number): text for number, text in lines}
@@ -266,12 +266,12 @@ class Ours(FairseqLike):
         self.checkout = checkout
 
     def install(self) -> None:
-        """See :meth:`Program.install`. Only check that the checkout exists."""
+        """Only check that the checkout exists."""
         if not (self.checkout / "relu_nmt/__init__.py").is_file():
             raise FailedCommand(f"{self.checkout}: no checkout of relu_nmt")
 
     def version(self) -> str:
-        """See :meth:`Program.version`. Return the revision of the checkout."""
+        """Return the revision of the checkout."""
         git = ["git", "-C", str(self.checkout), "describe", "--always", "--dirty"]
         try:
             return f"revision {_call(git).strip()}"
@@ -288,12 +288,11 @@ class Ours(FairseqLike):
         return Command([*program, *words], {"PYTHONPATH": str(self.checkout)})
 
     def preprocess(self, destination: Path, workers: int) -> Command:
-        """See :meth:`Program.preprocess`."""
         flags = ["--overwrite", *_preprocess_flags(self.text, destination, workers)]
         return self.command("preprocess", flags)
 
     def train(self, task: Training, variant: str, destination: Path) -> Command:
-        """See :meth:`Program.train`. The variant may end with a number of processes."""
+        """Return the command. The variant may end with a number of processes."""
         attention, dtype, *in_processes = variant.split(", ")
         arch = {"softmax": "transformer", "reluformer": "reluformer"}[attention]
         words = [str(self.data), *self.flags(task, destination), "--arch", f"{arch}_tiny"]
@@ -303,7 +302,6 @@ class Ours(FairseqLike):
         return self.command("train", words, processes)
 
     def decode(self, task: Decoding, variant: str) -> Command:
-        """See :meth:`Program.decode`."""
         attention, options, *with_workers = variant.split(", ")
         model = self.models / attention / "checkpoint_last.safetensors"
         flags_of = {
@@ -337,19 +335,16 @@ class Fairseq(FairseqLike):
     distribution = "fairseq-fixed"
 
     def preprocess(self, destination: Path, workers: int) -> Command:
-        """See :meth:`Program.preprocess`."""
         flags = _preprocess_flags(self.text, destination, workers)
         return Command([str(self.bin / "fairseq-preprocess"), *flags], PEER_ENVIRONMENT)
 
     def train(self, task: Training, variant: str, destination: Path) -> Command:
-        """See :meth:`Program.train`."""
         flags = [*self.flags(task, destination), "--arch", "transformer"]
         flags += ["--criterion", "label_smoothed_cross_entropy", "--required-batch-size-multiple"]
         words = [str(self.bin / "fairseq-train"), str(self.data), *flags, "1"]
         return Command(words, PEER_ENVIRONMENT)
 
     def decode(self, task: Decoding, variant: str) -> Command:
-        """See :meth:`Program.decode`."""
         model = str(self.models / "checkpoint_last.pt")
         flags = self.generate_flags(task)
         # Lift fairseq's limits. It refuses more than 1,024 tokens, and drops a last batch that is
@@ -369,7 +364,6 @@ class CTranslate2(Program):
     decoding_variants = ("float32", "int8", f"float32, {WORKERS}", f"int8, {WORKERS}")
 
     def decode(self, task: Decoding, variant: str) -> Command:
-        """See :meth:`Program.decode`."""
         source = self.text / f"{task.split}.de"
         output = self.folder / "translations"
         words = [str(self.bin / "python"), str(ROOT / "benchmarks/ctranslate2_decoding.py")]
@@ -382,7 +376,6 @@ class CTranslate2(Program):
         return Command([*words, *map(str, sizes)], {"PYTHONPATH": ""})
 
     def translated(self, task: Decoding, run: Run) -> tuple[float, list[str]]:
-        """See :meth:`Program.translated`."""
         return _seconds_told(self.name, run), read_lines(self.folder / "translations")
 
 

@@ -34,7 +34,6 @@ class LinearIdentityAttention(ScaledPointwiseAttention):
     )
 
     def attend(self, problem: AttentionProblem) -> AttentionOutput:
-        """See :meth:`Attention.attend`."""
         need = problem.need
         if need.rows or need.weights or problem.dropout > 0 or problem.bias is not None:
             return super().attend(problem)

@@ -69,7 +69,7 @@ class FeatureAttention(Attention):
         return AttentionOutput(visibility.without_empty_rows(values))
 
     def weights(self, problem: AttentionProblem) -> Tensor:
-        """See :meth:`Attention.weights`. q and k are features here."""
+        """Return the weights [B, H, Nq, Nk], 0 where hidden. q and k are features here."""
         visibility = problem.visibility
         weights = problem.q @ problem.k.transpose(-1, -2)  # [B, H, Nq, Nk]
         if visibility.hidden is not None:

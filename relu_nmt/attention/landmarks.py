@@ -71,7 +71,7 @@ class LinformerAttention(Attention):
         return self.config.length
 
     def attend(self, problem: AttentionProblem) -> AttentionOutput:
-        """See :meth:`Attention.attend`. More keys than ``length`` are a ConfigError."""
+        """Return the outputs (ConfigError: more keys than ``length``)."""
         num_keys = problem.k.size(2)
         if num_keys > self.config.length:
             raise ConfigError(

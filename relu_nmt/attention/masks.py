@@ -254,7 +254,7 @@ class TreeVisibility(Visibility):
         return self.ancestry[:, None].to(x.dtype) @ x
 
     def block(self, rows: slice) -> "TreeVisibility":
-        """See :meth:`Visibility.block`. All keys stay."""
+        """Return the visibility of a block of queries. All keys stay."""
         return TreeVisibility(self.ancestry[:, rows], self._length)
 
     def query_positions(self) -> Tensor:

@@ -59,7 +59,7 @@ class ReLUFormerAttention(PointwiseAttention):
             self.log_gamma_change = nn.Parameter(torch.zeros(1))
 
     def shift(self, q: Tensor, k: Tensor, visibility: Visibility) -> tuple[Tensor, Tensor]:
-        """See :meth:`PointwiseAttention.shift`. The shifts are the means of centered scores."""
+        """Return queries and keys. If ``centered``, the shifts are the means of the scores."""
         return row_moments.centered(q, k, visibility) if self.config.centered else (q, k)
 
     def row_scale(self, counts: Tensor) -> Tensor:

@@ -55,7 +55,7 @@ def count_words(files: Sequence[TextFile], workers: int, advance: Advance) -> Co
     longest = CHUNKS_PER_COUNT
     for file in files:
         num_chunks += len(file.chunks)
-        if file.is_sent:
+        if file.chunks_carry_text:
             longest = SENT_CHUNKS_PER_COUNT
     run_length = max(1, min(longest, num_chunks // (4 * workers)))
     chunks = chain.from_iterable(map(TextFile.readable_chunks, files))

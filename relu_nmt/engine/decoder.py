@@ -30,7 +30,7 @@ class FastScores(NextTokenScores):
     is_computed: Tensor | None = None
 
     def of_all_beams(self) -> "FastScores":
-        """See :meth:`NextTokenScores.of_all_beams`. Dead beams get the scores of another beam."""
+        """Return the scores of all beams. Dead beams get the scores of another beam."""
         if self.is_computed is None:
             return self
         # Map each beam to the computed beam at or before it.
@@ -39,7 +39,7 @@ class FastScores(NextTokenScores):
         return replace(self, log_probs=log_probs, is_computed=None)
 
     def best_continuations(self, totals: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-        """See :meth:`NextTokenScores.best_continuations`.
+        """Return the best continuations, found by a kernel where it can.
 
         If there are fewer than ``count`` continuations, the sums of further ones are -inf.
         """

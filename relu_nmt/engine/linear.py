@@ -124,7 +124,7 @@ class PackedLinear(PanelLinear, nn.Linear):
 
     @property
     def has_kernel(self) -> bool:
-        """See :meth:`PanelLinear.has_kernel`. The kernel needs rows of whole groups."""
+        """True if a kernel computes the map here, whose rows must be of whole groups."""
         has_whole_groups = self.in_features * self.dtype.itemsize % GROUP_BYTES == 0
         return has_whole_groups and super().has_kernel
 

@@ -115,20 +115,20 @@ def available_cores(quota_file: str = "/sys/fs/cgroup/cpu.max") -> int:
 
 
 def other_threads(
-    load_file: str = "/proc/loadavg", own_tasks: str = "/proc/self/task"
+    load_file: str = "/proc/loadavg", tasks_folder: str = "/proc/self/task"
 ) -> int | None:
     """Return the number of other processes' threads that run now, or None if unknown."""
     try:
         running = int(Path(load_file).read_text("ascii").split()[3].split("/")[0])
         # The state stands behind the command's name, which may contain spaces.
-        num_own_threads = 0
-        for file in Path(own_tasks).glob("*/stat"):
+        num_threads_here = 0
+        for file in Path(tasks_folder).glob("*/stat"):
             state = file.read_text("utf-8", "replace").rpartition(")")[2].split()[0]
-            num_own_threads += state == "R"
+            num_threads_here += state == "R"
     except (OSError, ValueError, IndexError):
         return None
     # Subtract this thread at least, and NumPy's, which spin for a moment after the import.
-    return max(0, running - max(1, num_own_threads))
+    return max(0, running - max(1, num_threads_here))
 
 
 def choose_threads(

@@ -22,9 +22,9 @@ from typing import Any, BinaryIO
 from relu_nmt.errors import DataError, reporting
 
 LOCK = "relu_nmt.lock"  # name of the lock in a temporary folder
-PLAIN = "relu_nmt.plain"  # name of an empty file in it, which shows the permissions of new files
-_FOLDER = re.compile(r"\..+\.\d+\.tmp")
-_CLONE = 0x40049409  # Linux's request FICLONE: share blocks until either file changes
+NEW_FILE = "relu_nmt.plain"  # name of an empty file in it, which shows the permissions of new files
+_TEMPORARY_NAME = re.compile(r"\..+\.\d+\.tmp")
+FICLONE = 0x40049409  # Linux's request to share blocks until either file changes
 
 
 def try_lock(descriptor: int) -> bool:
@@ -78,7 +78,7 @@ def temporary_folder(path: Path) -> Iterator[Path]:
     try:
         for number in itertools.count():
             folder = path.with_name(f".{path.name}.{number}.tmp")
-            lock = _acquire(folder, may_make=True)
+            lock = _make_or_take(folder)
             if lock is not None:
                 break
         # Empty it, as a killed process may have left files.
@@ -122,7 +122,7 @@ def copy_file(source: Path, target: Path) -> None:
     with replacing(target, durable=True) as temporary:
         try:
             with open(source, "rb") as old, open(temporary, "wb") as new:
-                fcntl.ioctl(new, _CLONE, old.fileno())
+                fcntl.ioctl(new, FICLONE, old.fileno())
         except OSError:  # a file system without shared blocks
             shutil.copyfile(source, temporary)
 
@@ -130,47 +130,50 @@ def copy_file(source: Path, target: Path) -> None:
 def remove_abandoned(folder: Path) -> None:
     """Remove the temporary folders that killed processes left beside files of :func:`replacing`."""
     for path in folder.glob(".*.tmp"):
-        if _FOLDER.fullmatch(path.name) and path.is_dir():
-            lock = _acquire(path, may_make=False)
+        if _TEMPORARY_NAME.fullmatch(path.name) and path.is_dir():
+            lock = _lock(path)
             if lock is not None:
                 _remove(path, lock)
             with suppress(OSError):
                 path.rmdir()  # of a process that was killed before it locked the folder
 
 
-def _acquire(folder: Path, may_make: bool) -> int | None:
-    """Lock a temporary folder. Return the open lock file, or None if the folder is not free."""
-    is_made = False
+def _make_or_take(folder: Path) -> int | None:
+    """Make a temporary folder or take an abandoned one. Return its lock, None if it is not free."""
+    is_new = False
     try:
-        if may_make:
-            with suppress(FileExistsError):
-                folder.mkdir(mode=0o700)
-                is_made = True
-        return _locked(folder, is_made)
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+            is_new = True
+        return _lock(folder, is_new)
     except BaseException:  # Ctrl-C too
-        if is_made:
+        if is_new:
             shutil.rmtree(folder, ignore_errors=True)
         raise
 
 
-def _locked(folder: Path, is_made: bool) -> int | None:
-    """Lock an existing temporary folder, see :func:`_acquire`."""
+def _lock(folder: Path, is_new: bool = False) -> int | None:
+    """Lock a temporary folder. Return the open lock file, or None if the folder is not free.
+
+    A new folder gets its lock file here. An abandoned one has a lock that nobody holds. One in use
+    has a lock that is held, or vanishes meanwhile with its folder. A folder without a lock file is
+    foreign. On a file system without locks only a new folder is surely free.
+    """
     flags = os.O_RDWR
-    if is_made:
+    if is_new:
         flags |= os.O_CREAT
     try:
         lock = os.open(folder / LOCK, flags, 0o600)
     except OSError as error:
-        # It is a foreign folder, or another process has just removed it.
-        if is_made and not isinstance(error, FileNotFoundError):
+        if is_new and not isinstance(error, FileNotFoundError):
             raise
         return None
     try:
         is_free = try_lock(lock)
-    except OSError:  # a file system without locks: only a new folder is surely free
-        is_free = is_made
+    except OSError:
+        is_free = is_new
     with suppress(OSError):
-        # Another process may have removed the folder of the lock in the meantime.
+        # Another process may have removed the folder of the lock before it was locked here.
         if is_free and os.path.samestat(os.stat(folder / LOCK), os.fstat(lock)):
             return lock
     os.close(lock)
@@ -201,9 +204,9 @@ def _set_permissions(path: Path, final: Path) -> None:
         old = final.stat()
     except FileNotFoundError:
         # Make a plain file to see the permissions that a new one gets.
-        plain = path.with_name(PLAIN)
-        plain.touch()
-        mode = stat.S_IMODE(plain.stat().st_mode)
+        new_file = path.with_name(NEW_FILE)
+        new_file.touch()
+        mode = stat.S_IMODE(new_file.stat().st_mode)
     else:
         mode = stat.S_IMODE(old.st_mode)
         # Keep owner and group, or at least the group if that is refused.

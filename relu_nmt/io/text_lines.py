@@ -60,7 +60,7 @@ class TextFile:
     copy: BinaryIO | None = None  # an open file with the text, if ``path`` is in another format
 
     @property
-    def is_sent(self) -> bool:
+    def chunks_carry_text(self) -> bool:
         """True if chunks carry their text, since workers cannot start reading in the middle."""
         return self.copy is not None or Path(self.path).suffix in DECOMPRESSORS
 
@@ -77,7 +77,7 @@ class TextFile:
             for chunk in self.chunks:
                 self.copy.seek(chunk.start)
                 yield replace(chunk, data=self.copy.read(chunk.end - chunk.start))
-        elif self.is_sent:
+        elif self.chunks_carry_text:
             with reading(self.path), open_text(self.path) as file:
                 for chunk in self.chunks:
                     yield replace(chunk, data=file.read(chunk.end - chunk.start))

@@ -61,7 +61,7 @@ class AlignedCache(LayerCache):
             self.document.take(index)
 
     def keep(self, sentences: Tensor) -> None:
-        """See :meth:`LayerCache.keep`. All source rows stay, since views refer to their indices."""
+        """Keep these sentences. All source rows stay, since views refer to their indices."""
         if self.document is not None:
             self.document.keep(sentences)
 
@@ -284,7 +284,7 @@ class AlignedDecoder(AlignedStack, Decoder):
         return super().embed(tokens, start, positions)
 
     def start(self, encoder_out: EncoderOutput, num_groups: int = 1) -> "AlignedState":
-        """See :meth:`Decoder.start`. The caches belong to aligned attention."""
+        """Return the state of a search, with the caches of aligned attention."""
         sentences = encoder_out.sentences
         assert sentences is not None, "from an aligned encoder"
         # Project the source once for each layer, in rows of one sentence.

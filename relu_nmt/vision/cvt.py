@@ -124,7 +124,7 @@ class ConvolutionalTransformer(VisionModel):
         base.exempt_from_decay(self, self.class_token)
 
     def encode(self, images: Tensor) -> Iterator[tuple[Tensor, Grid]]:
-        """See :meth:`VisionModel.encode`. Raise a ConfigError if the images are too small."""
+        """Yield tokens and grid after each block (ConfigError: the images are too small)."""
         # Each stage embeds the map [B, C, height, width] of the stage before.
         _check_size(images.shape[2:])
         for embedding, stage in zip(self.embeddings, self.stages, strict=True):

@@ -139,7 +139,7 @@ class CoverageScorer(LengthScorer):
     needs_attention = True
 
     def score(self, outputs: Outputs) -> Tensor:
-        """See :meth:`Scorer.score`. The penalty is at most 0, so the bound still holds."""
+        """Return the scores with the penalty, which is at most 0, so the bound still holds."""
         assert outputs.attention is not None, "needs_attention"
         logs = outputs.attention.clamp(LEAST_COVERAGE, 1.0).log()  # [B, M, S]
         penalty = logs.masked_fill(~outputs.is_word[:, None], 0.0).sum(2)
