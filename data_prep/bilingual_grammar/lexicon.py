@@ -80,7 +80,7 @@ FURNITURE = nouns(
 )
 THINGS = PORTABLE + MACHINES + FURNITURE
 
-# Features of a thing: its colour, its price.
+# Features of a thing: its color, its price.
 FEATURES = nouns(
     """
     m Preis Preise price prices
@@ -127,7 +127,7 @@ MEN = ("Peter", "Paul", "Max", "Jonas", "Felix", "Thomas", "Martin", "David", "S
 WOMEN = ("Anna", "Maria", "Julia", "Sarah", "Lena", "Clara", "Eva", "Laura", "Sophie", "Nina")
 SURNAMES = ("Weber", "Schmidt", "Fischer", "Wagner", "Becker", "Hoffmann", "Koch", "Richter")
 
-COLOURS = adjectives(
+COLORS = adjectives(
     "rot red, blau blue, grün green, schwarz black, weiß white, gelb yellow, braun brown, grau grey"
 )
 QUALITIES = adjectives(
@@ -136,7 +136,7 @@ QUALITIES = adjectives(
     "billig cheap, schwer heavy, leicht light, sauber clean, schmutzig dirty, dunkel dunkl dark, "
     "hell bright, bequem comfortable"
 )
-ADJECTIVES = COLOURS + QUALITIES
+ADJECTIVES = COLORS + QUALITIES
 # Adjectives for both things and persons.
 COMMON_QUALITIES = (*QUALITIES[1:6], QUALITIES[8], QUALITIES[10], *QUALITIES[13:17])
 # Adjectives for a price or a shape.
@@ -307,7 +307,7 @@ _SURFACES = nouns(
     n Dach Dächer roof roofs
     """
 )
-_NEIGHBOURS = nouns(
+_NEIGHBORS = nouns(
     """
     m Ofen Öfen oven ovens
     f Wand Wände wall walls
@@ -319,9 +319,9 @@ ROOMS = places_of("in", "in", "into", _ROOMS)
 PLACES = (
     *ROOMS,
     *places_of("auf", "on", "onto", _SURFACES),
-    *places_of("neben", "next to", "next to", _NEIGHBOURS),
-    *places_of("hinter", "behind", "behind", _NEIGHBOURS),
-    *places_of("vor", "in front of", "in front of", _NEIGHBOURS),
+    *places_of("neben", "next to", "next to", _NEIGHBORS),
+    *places_of("hinter", "behind", "behind", _NEIGHBORS),
+    *places_of("vor", "in front of", "in front of", _NEIGHBORS),
 )
 
 _DAYS = (

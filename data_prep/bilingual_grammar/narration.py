@@ -121,7 +121,7 @@ class Narrator:
     # ---- sentences about the thing
 
     def _is_like(self) -> None:
-        kinds = (lex.STATES, lex.COLOURS, lex.QUALITIES, lex.COMMON_QUALITIES)
+        kinds = (lex.STATES, lex.COLORS, lex.QUALITIES, lex.COMMON_QUALITIES)
         quality = self.story.lots.choice(self.story.lots.choice(kinds))
         degree = ""
         if quality in lex.QUALITIES:
@@ -138,7 +138,7 @@ class Narrator:
         self.story.say(c.Statement(clause), of_either=is_common)
 
     def _is_and_is_not(self) -> None:
-        color = self.story.lots.choice(lex.COLOURS)
+        color = self.story.lots.choice(lex.COLORS)
         quality = self.story.lots.choice(lex.QUALITIES)
         first = c.Clause(self._it(), lex.BE, predicate=c.Predicate(color))
         second = c.Clause(

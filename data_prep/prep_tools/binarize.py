@@ -22,6 +22,7 @@ def add_output_options(parser: argparse.ArgumentParser) -> None:
         "--destdir", type=Path, help="data folder of relu-nmt-preprocess (OUT/data-bin)"
     )
     parser.add_argument(
+        "--no-binarize",
         "--no-binarise",
         action="store_true",
         help="stop before relu-nmt-preprocess, only show its command",
@@ -38,7 +39,7 @@ def _program() -> str:
     program = str(beside) if os.access(beside, os.X_OK) else shutil.which(PROGRAM)
     if program is None:
         raise PrepError(
-            f"{PROGRAM} is not installed: 'pip install -e .' in the repository, or --no-binarise"
+            f"{PROGRAM} is not installed: 'pip install -e .' in the repository, or --no-binarize"
         )
     return program
 
@@ -69,7 +70,7 @@ def binarize(
     command += ["--destdir", str(arguments.destdir or out / "data-bin")]
     command += ["--workers", str(arguments.workers)]
     say(f"$ {shlex.join(command)}")
-    if arguments.no_binarise:
+    if arguments.no_binarize:
         return
     code = subprocess.run([_program(), *command[1:]], check=False).returncode
     if code != 0:

@@ -16,7 +16,7 @@ _IDEOGRAPH = re.compile(
 )
 _SYLLABLE = re.compile("[\u3041-\u30ff\u31f0-\u31ff\ua000-\ua4cf\uac00-\ud7a3\uff66-\uff9f]")
 # Scripts that leave vowels out, or whose letters have one in them: Hebrew, Arabic, those in India,
-# Ethiopia, Thailand and their neighbours, and kana.
+# Ethiopia, Thailand and their neighbors, and kana.
 _SHORT_WORDS = re.compile(
     "[\u05d0-\u06ff\u0750-\u077f\u0900-\u109f\u1200-\u139f\u1780-\u17ff\u1950-\u19ff\u1a20-\u1aaf"
     "\u3041-\u30ff\u31f0-\u31ff\ua000-\ua4cf\ua9e0-\ua9ff\uaa60-\uaa7f]"

@@ -107,7 +107,7 @@ def build_package(name, root, scratch):
 
 
 def run(out, *flags):
-    arguments = command_line(["--out", out, "--no-binarise", "--held-out", "2", flags])
+    arguments = command_line(["--out", out, "--no-binarize", "--held-out", "2", flags])
     return run_script(debian_manuals.make_parser(), debian_manuals.make_corpus, arguments)
 
 

@@ -49,7 +49,7 @@ def make_release(path, sittings):
 
 
 def run(folder, *flags):
-    arguments = command_line(["--out", folder / "out", "--workers", "1", "--no-binarise", flags])
+    arguments = command_line(["--out", folder / "out", "--workers", "1", "--no-binarize", flags])
     return run_script(europarl_documents.make_parser(), europarl_documents.make_corpus, arguments)
 
 

@@ -39,7 +39,7 @@ def pairs(number):
 
 
 def run(tmp_path, *flags, archive="de-en.tgz"):
-    arguments = command_line(["--out", tmp_path / "out", "--workers", 1, "--no-binarise", flags])
+    arguments = command_line(["--out", tmp_path / "out", "--workers", 1, "--no-binarize", flags])
     if archive:
         arguments += ["--archive", str(tmp_path / archive)]
     return run_script(iwslt14_de_en.make_parser(), iwslt14_de_en.make_corpus, arguments)

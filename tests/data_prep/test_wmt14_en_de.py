@@ -34,7 +34,7 @@ def make_archives(folder, extra=()):
 
 
 def run(folder, *flags):
-    arguments = ["--out", str(folder / "out"), "--workers", "1", "--bpe", "20", "--no-binarise"]
+    arguments = ["--out", str(folder / "out"), "--workers", "1", "--bpe", "20", "--no-binarize"]
     for archive in folder.glob("*.tgz"):
         arguments += ["--archive", str(archive)]
     arguments += flags

@@ -66,9 +66,9 @@ def right(scores, labels):
     return 100 * float((scores.argmax(1) == labels).double().mean())
 
 
-def test_nearest_neighbours(trained, tmp_path):
+def test_nearest_neighbors(trained, tmp_path):
     file = tmp_path / "knn.json"
-    flags = ["--neighbours=7", "--temperature=0.1", "--eval-crop-ratio=1", "--batch-size=7"]
+    flags = ["--neighbors=7", "--temperature=0.1", "--eval-crop-ratio=1", "--batch-size=7"]
     done = probe(trained, "knn", flags, "--results", file)
     rows, labels = features(trained, "train")
     test, test_labels = features(trained, "test")
@@ -78,7 +78,7 @@ def test_nearest_neighbours(trained, tmp_path):
     assert result["top1"] == values["top1"] == pytest.approx(expected)
     assert (result["classes"], result["train_images"], result["test_images"]) == (3, 45, 24)
     assert result["top5"] is None  # of three classes
-    assert values["settings"]["neighbours"] == 7
+    assert values["settings"]["neighbors"] == 7
     path = trained / "images/test"
     assert done.stdout == f"{path}: knn: 24 images of 3 classes: top-1 {expected:.2f}\n"
 

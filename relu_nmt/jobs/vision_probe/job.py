@@ -131,7 +131,7 @@ class Probe:
         queries, right, _ = self._features(self.test, transform, "test")
         num_classes = len(self.train.classes)
         scores = probes.neighbor_scores(
-            neighbors, labels, queries, num_classes, options.neighbours, options.temperature
+            neighbors, labels, queries, num_classes, options.neighbors, options.temperature
         )
         return [probes.percent_right(scores, right)]
 

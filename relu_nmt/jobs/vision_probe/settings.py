@@ -31,10 +31,17 @@ class ProbeImagesSettings:
     test: tuple[str, ...] = _images("images to test on, for each path of --train")
     method: str = option(
         REQUIRED,
-        "nearest neighbours, ridge regression on few images, or a linear classifier",
+        "nearest neighbors, ridge regression on few images, or a linear classifier",
         choices=("knn", "ridge", "linear"),
     )
-    neighbours: int = option(20, "number of neighbours that vote", least=1, needs=KNN, metavar="K")
+    neighbors: int = option(
+        20,
+        "number of neighbors that vote",
+        flags=("--neighbours",),
+        least=1,
+        needs=KNN,
+        metavar="K",
+    )
     temperature: float = option(0.07, "votes are exp(cosine / T)", above=0, needs=KNN, metavar="T")
     shots: int = option(10, "images of each class", least=1, needs=RIDGE)
     seeds: tuple[int, ...] = option(

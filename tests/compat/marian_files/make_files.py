@@ -2,7 +2,7 @@
 
     python tests/compat/marian_files/make_files.py
 
-It has learnt a little, so that its outputs depend on the source.
+It has learned a little, so that its outputs depend on the source.
 """
 
 import io
