@@ -69,7 +69,7 @@ class Tokenizer:
         """Return words of :meth:`split` without marks of unusual spaces."""
         return list(words)
 
-    def written(self, text: str) -> list[str]:
+    def characters(self, text: str) -> list[str]:
         """Return each character of a raw sentence in the form it has in words."""
         return list(text)
 
@@ -137,11 +137,11 @@ class SubwordModel(ABC):
     def join(self, pieces: Sequence[str]) -> list[str]:
         """Return the words of ``pieces``, the inverse of :meth:`split`."""
 
-    def letters(self, pieces: Sequence[str]) -> list[str | None]:
+    def characters(self, pieces: Sequence[str]) -> list[str | None]:
         """Return each piece's characters without marks. None for later bytes of a character."""
         return list(pieces)
 
-    def spelled(self, piece: str) -> str:
+    def text_of(self, piece: str) -> str:
         """Return the text that a piece adds, with a space where it begins or ends a word.
 
         Here ``@@`` at the end marks a piece that does not end its word. A byte of a character
@@ -194,27 +194,34 @@ def make_tokenizer(name: str, language: str, version: int) -> Tokenizer:
 
 @subword_models.register("none")
 class WholeWords(SubwordModel):
-    """Splits no words. With a symbol it joins the pieces in which text arrives.
+    """Splits no words."""
 
-    The symbol is ``@@ `` (or ``subword_nmt``), ``sentencepiece``, ``wordpiece``, ``letter``,
-    ``_EOW``, or ``none``, which leaves the pieces as they are.
+    def split(self, words: Sequence[str]) -> list[str]:
+        return list(words)
+
+    def join(self, pieces: Sequence[str]) -> list[str]:
+        return list(pieces)
+
+
+class JoinedPieces(WholeWords):
+    """Splits no words, and joins the pieces in which text arrives.
+
+    The symbol that marks them is ``@@ `` (or ``subword_nmt``), ``sentencepiece``, ``wordpiece``,
+    ``letter``, ``_EOW``, or ``none``, which leaves the pieces as they are.
 
     Reference: fairseq 0.12, ``fairseq.data.data_utils.post_process``.
 
     Example:
-        >>> WholeWords("@@ ").join(["Haus@@", "boot"])
+        >>> JoinedPieces("@@ ").join(["Haus@@", "boot"])
         ['Hausboot']
     """
 
-    def __init__(self, symbol: str | None = None) -> None:
+    def __init__(self, symbol: str) -> None:
         super().__init__()
         self.symbol = symbol
-        if symbol is not None and symbol not in POST_PROCESS_NAMES:
-            names = ", ".join(repr(name) for name in POST_PROCESS_NAMES)
+        if symbol not in POST_PROCESS_NAMES:
+            names = ", ".join(map(repr, POST_PROCESS_NAMES))
             raise ConfigError(f"--remove-bpe {symbol!r}: expected one of {names}")
-
-    def split(self, words: Sequence[str]) -> list[str]:
-        return list(words)
 
     def join(self, pieces: Sequence[str]) -> list[str]:
         if self.symbol in WORD_MARKS:
@@ -227,23 +234,17 @@ class WholeWords(SubwordModel):
             return (" ".join(pieces) + " ").replace("@@ ", "").split()
         return list(pieces)
 
-    def spelled(self, piece: str) -> str:
+    def text_of(self, piece: str) -> str:
         """Return the text that a piece adds, with a space where it begins or ends a word."""
         if self.symbol not in WORD_MARKS:
-            return super().spelled(piece)
+            return super().text_of(piece)
         if self.symbol == "sentencepiece":
             piece = with_bytes(piece)
         return piece.replace(WORD_MARKS[self.symbol], " ")
 
     def to_state(self) -> dict[str, Any]:
-        """Return the name, and the symbol if there is one."""
-        if self.symbol is None:
-            return {"name": "none"}
+        """Return the symbol, under a name that no registered model has."""
         return {"name": JOINED, "symbol": self.symbol}
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> "WholeWords":
-        return cls(state.get("symbol"))
 
 
 def with_bytes(piece: str) -> str:
@@ -263,7 +264,9 @@ def _with_characters(pieces: Sequence[str]) -> str:
 def subword_of_state(state: Mapping[str, Any]) -> SubwordModel:
     """Return the model of :meth:`SubwordModel.to_state` (DataError: the state is damaged)."""
     name = checked(str, state["name"], "name of the subword model")
-    return subword_models.get("none" if name == JOINED else name).from_state(state)
+    if name == JOINED:
+        return JoinedPieces(checked(str, state["symbol"], "symbol of the pieces"))
+    return subword_models.get(name).from_state(state)
 
 
 def subword_file_name(name: str, language: str | None) -> str:

@@ -23,7 +23,7 @@ def _character_set(characters: str) -> frozenset[str]:
 
 
 class MosesTokenizer(Tokenizer):
-    """Moses' rules, as ported to Python by sacremoses.
+    """Moses' rules, as ported to Python by sacremoses, some of whose patterns it replaces.
 
     Joining gives the usual spaces around punctuation, which may differ from the text:
     ``a ,b``, ``l’homme``, ``10:30`` and ``http://`` change. With ``aggressive`` hyphens between
@@ -49,7 +49,7 @@ class MosesTokenizer(Tokenizer):
         """Return the sentence with the usual spacing."""
         return self._detokenizer.detokenize(list(words)) if words else ""
 
-    def written(self, text: str) -> list[str]:
+    def characters(self, text: str) -> list[str]:
         """Return each character, or the escape for it."""
         written = [self._tokenizer.escape_xml(character) for character in text]
         if self.aggressive:
@@ -75,7 +75,7 @@ _APOSTROPHE = re.compile(r"(?<=[^\W\d_])’(?=[^\W\d_])")
 
 
 @lru_cache(maxsize=1)
-def _whole_letters() -> tuple[str, str]:
+def _further_characters() -> tuple[str, str]:
     """Return combining and format characters, and letters that sacremoses may not know."""
     combining = letters = ""
     for c in map(chr, range(0x80, 0x10000)):
@@ -108,7 +108,7 @@ class ReversibleMosesTokenizer(MosesTokenizer):
     def __init__(self, language: str, aggressive: bool = False) -> None:
         super().__init__(language, aggressive)
         # Let sacremoses keep combining marks with their letters.
-        combining, letters = _whole_letters()
+        combining, letters = _further_characters()
         inner = self._tokenizer.IsAlnum + letters + combining
         symbol = rf"([^{inner}\s\.'\`\,\-][{combining}]*)"
         hyphen = rf"([{inner}])\-(?=[{inner}])"

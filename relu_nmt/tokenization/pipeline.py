@@ -1,24 +1,17 @@
-"""From raw sentences to the tokens of the dictionary and back. Whole files on all cores."""
+"""From raw sentences to the tokens of the dictionary and back."""
 
 import itertools
 import os
-import random
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, get_type_hints
 
 from relu_nmt.config.stored import checked
-from relu_nmt.data.binarize import Advance
 from relu_nmt.data.data_folder import AGAIN, file_record
-from relu_nmt.data.documents import SEPARATOR_TESTS, Boundaries, join_texts, sentence_slices
-from relu_nmt.errors import ConfigError, DataError, reporting
-from relu_nmt.io.safe_write import safe_writer
-from relu_nmt.io.text_lines import Chunk, TextFile, encode_lines, read_chunk
-from relu_nmt.io.workers import ordered_map
+from relu_nmt.data.documents import join_texts, sentence_slices
+from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.tokenization import base
 
 LANGUAGE_CODE = re.compile(r"(>>[^<>\s]+<<|__[a-z]{2,3}__|[a-z]{3}_[A-Z][a-z]{3}\b) ?")
@@ -114,18 +107,24 @@ class TextPipeline:
             tokens = [*tokens, self.sentence_separator]
         return tokens
 
-    def written(self, raw: str) -> list[str]:
-        """Return the characters of a raw sentence in the form of :meth:`letters`, with its case."""
-        words = self._tokenizer.written(raw)
-        return ["".join(filter(None, self.subword.letters(list(word)))) for word in words]
+    def characters_of_text(self, raw: str) -> list[str]:
+        """Return each character of a raw sentence in the form it has in tokens, with its case."""
+        characters = []
+        for character in self._tokenizer.characters(raw):
+            in_pieces = self.subword.characters(list(character))
+            characters.append("".join(filter(None, in_pieces)))
+        return characters
 
-    def letters(self, tokens: Sequence[str]) -> list[str | None]:
-        """Return the letters of each token, see :meth:`SubwordModel.letters`, "" for symbols."""
+    def characters_of_tokens(self, tokens: Sequence[str]) -> list[str | None]:
+        """Return the characters of each token without marks, "" for symbols.
+
+        None stands for later bytes of a character, see :meth:`SubwordModel.characters`.
+        """
         if not tokens:
             return []
         begin = int(self.first_symbol is not None)
         last = int(tokens[-1] == self.sentence_separator)
-        inner = self.subword.letters(tokens[begin : len(tokens) - last])
+        inner = self.subword.characters(tokens[begin : len(tokens) - last])
         return [*[""] * begin, *inner, *[""] * last]
 
     def join_words(self, tokens: Sequence[str]) -> list[str]:
@@ -164,7 +163,7 @@ class TextPipeline:
         subword = self.subword
         if remove_bpe is not None:
             # Join pieces only where no subword model does it already.
-            subword = base.WholeWords(remove_bpe)
+            subword = base.JoinedPieces(remove_bpe)
             if not isinstance(self.subword, base.WholeWords):
                 raise ConfigError(
                     f"--remove-bpe {remove_bpe!r}: the data was split by "
@@ -222,82 +221,3 @@ def load_pipeline(
         first_symbol=description.get("first_symbol"),
         tokenizer_version=description.get("tokenizer_version", 1),
     )
-
-
-@dataclass(frozen=True)
-class Conversion:
-    """One step (words, pieces, tokens or keep) for a text file without its separator lines."""
-
-    side: tuple[str, str]  # its split and language: ("train", "de")
-    text: TextFile
-    step: str
-    separator: str
-    outputs: Mapping[Path, str]  # the files to write: ``step``, or ``keep`` for raw sentences
-    # Strength and seed of random subword splits. None for the usual split.
-    sampling: tuple[float, int] | None = None
-
-
-def _convert_chunk(
-    pipelines: Mapping[str, TextPipeline], task: tuple[int, Conversion, Chunk]
-) -> tuple[int, Boundaries, dict[Path, bytes]]:
-    """Return a chunk's number of sentences, its boundaries, and the bytes of each output file."""
-    _, conversion, chunk = task
-    separates = SEPARATOR_TESTS[conversion.separator]
-    sentences: list[str] = []
-    boundaries: Boundaries = []
-    # Take separators out. Note the sentences before each, and its line number.
-    for number, line in enumerate(read_chunk(chunk), chunk.first_line):
-        if separates(line):
-            boundaries.append((len(sentences), number))
-        else:
-            sentences.append(line)
-    pipeline = pipelines[conversion.side[1]]
-    split = pipeline.subword.split
-    if conversion.sampling is not None:
-        strength, seed = conversion.sampling
-        # One seed for each chunk, so that the result does not depend on the number of workers.
-        draws = random.Random(f"{seed} {conversion.side} {chunk.first_line}")
-        split = partial(pipeline.subword.sample, strength=strength, draws=draws)
-    steps: dict[str, Callable[[str], str]] = {
-        "words": lambda line: " ".join(pipeline.words(line)),
-        "pieces": lambda line: " ".join(split(line.split())),
-        "tokens": lambda line: " ".join(pipeline.between_symbols(split(pipeline.words(line)))),
-        "keep": lambda line: line,
-    }
-    parts = {}
-    with reporting(chunk.path, caught=DataError):
-        for path, step in conversion.outputs.items():
-            parts[path] = encode_lines(list(map(steps[step], sentences)), chunk.first_line)
-    return len(sentences), boundaries, parts
-
-
-def convert_texts(
-    conversions: Sequence[Conversion],
-    pipelines: Mapping[str, TextPipeline],
-    workers: int,
-    advance: Advance,
-) -> Iterator[dict[str, Any]]:
-    """Convert files. Yield ``sentences`` and ``boundaries`` of each when it is complete."""
-    results = ordered_map(partial(_convert_chunk, pipelines), _tasks(conversions), workers)
-    for i, pieces in itertools.groupby(results, key=lambda result: result[0][0]):
-        sentences = 0
-        boundaries = []
-        with ExitStack() as stack:
-            files = {p: stack.enter_context(safe_writer(p)) for p in conversions[i].outputs}
-            for (_, _, chunk), (count, inner, parts) in pieces:
-                for path, data in parts.items():
-                    files[path].write(data)
-                # Count sentences from the beginning of the file, not of the chunk.
-                boundaries += [(sentences + before, line) for before, line in inner]
-                sentences += count
-                advance(chunk.end - chunk.start)
-        # Yield only now, when the files are complete under their names.
-        yield {"sentences": sentences, "boundaries": boundaries}
-
-
-def _tasks(conversions: Sequence[Conversion]) -> Iterator[tuple[int, Conversion, Chunk]]:
-    """Yield each chunk with the number of its conversion, whose own list of chunks is left out."""
-    for i, conversion in enumerate(conversions):
-        light = replace(conversion, text=TextFile(conversion.text.path))
-        for chunk in conversion.text.readable_chunks():
-            yield i, light, chunk

@@ -140,7 +140,7 @@ class SubwordNmt(SubwordModel):
     def join(self, pieces: Sequence[str]) -> list[str]:
         return (" ".join(pieces) + " ").replace(f"{SEPARATOR} ", "").split()
 
-    def letters(self, pieces: Sequence[str]) -> list[str | None]:
+    def characters(self, pieces: Sequence[str]) -> list[str | None]:
         """Return the pieces without ``@@`` at the end."""
         return [piece.removesuffix(SEPARATOR) or piece for piece in pieces]
 
@@ -257,7 +257,7 @@ class SentencePiece(SubwordModel):
                 escaped.append(piece.replace(SPACE_MARK, " "))
         return _unescaped(processor.decode_pieces(escaped)).split()
 
-    def letters(self, pieces: Sequence[str]) -> list[str | None]:
+    def characters(self, pieces: Sequence[str]) -> list[str | None]:
         """Return the pieces without ``▁``. The first byte piece of a character gets all of it."""
         letters: list[str | None] = []
         content = b""
@@ -277,7 +277,7 @@ class SentencePiece(SubwordModel):
             letters[begin] = content.decode("utf-8", "ignore")
         return letters
 
-    def spelled(self, piece: str) -> str:
+    def text_of(self, piece: str) -> str:
         """Return the text that a piece adds, with a space for ``▁``."""
         return _unescaped(with_bytes(piece).replace(SPACE_MARK, " "))
 

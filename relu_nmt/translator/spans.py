@@ -99,8 +99,8 @@ def token_spans(text: str, tokens: Sequence[str], pipeline: TextPipeline) -> lis
         ['Don', "'t", 'go', '.']
     """
     # List the letters of the text with their positions, and the letters of tokens with indices.
-    pieces = pipeline.letters(tokens)
-    text_letters, positions = _letters(pipeline.written(text))
+    pieces = pipeline.characters_of_tokens(tokens)
+    text_letters, positions = _letters(pipeline.characters_of_text(text))
     token_letters, indices = _letters(pieces)
     # Match the letters, and give each token the positions of its letters.
     spans: dict[int, Span] = {}

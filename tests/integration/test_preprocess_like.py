@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.tokenization.base import WholeWords
+from relu_nmt.tokenization.base import JoinedPieces
 from relu_nmt.translation.agreement import describe_task
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.task import TranslationTask
@@ -193,7 +193,7 @@ def test_shards_sampling_and_source_alone(texts, ours, tmp_path):
 
 
 def test_text_that_arrives_in_pieces_is_told(texts, tmp_path):
-    task = tiny_task(["ein@@", "Haus"], subword=WholeWords("@@ "), detokenizer="moses")
+    task = tiny_task(["ein@@", "Haus"], subword=JoinedPieces("@@ "), detokenizer="moses")
     save_tiny_model(tmp_path / "model.safetensors", task)
     done = preprocess(
         tmp_path / "data", files(texts), "--like", tmp_path / "model.safetensors", "--workers", 1

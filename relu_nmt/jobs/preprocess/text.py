@@ -24,9 +24,10 @@ from relu_nmt.io.progress import progress_bar
 from relu_nmt.io.safe_write import safe_writer
 from relu_nmt.io.text_lines import TextFile, find_text, scan_text
 from relu_nmt.io.workers import call_aside, ordered_map
+from relu_nmt.jobs.preprocess.conversions import Conversion, convert_texts
 from relu_nmt.jobs.preprocess.settings import PreprocessSettings as Settings
 from relu_nmt.tokenization import base
-from relu_nmt.tokenization.pipeline import Conversion, TextPipeline, convert_texts
+from relu_nmt.tokenization.pipeline import TextPipeline
 
 SideKey = tuple[str, str]  # split and language: ("train", "de")
 

@@ -103,7 +103,7 @@ class SymbolTexts:
     def exact(self) -> SearchedTexts:
         """The texts in their own case."""
         symbols = self._symbols
-        texts = [self.text.subword.spelled(symbols[i]) for i in range(len(symbols))]
+        texts = [self.text.subword.text_of(symbols[i]) for i in range(len(symbols))]
         texts[symbols.bos_index] = texts[symbols.pad_index] = ""
         texts[symbols.eos_index] = " "
         if self._separator >= 0:
@@ -137,7 +137,7 @@ class SymbolTexts:
                 continue
             for marks in (True, False):
                 pieces = self.text.encode(case, marks)
-                texts.add("".join(map(self.text.subword.spelled, pieces)))
+                texts.add("".join(map(self.text.subword.text_of, pieces)))
             texts.add(unicodedata.normalize("NFC", case))
             texts.add(unicodedata.normalize("NFD", case))
         if not match_case:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.tokenization.base import WholeWords
+from relu_nmt.tokenization.base import JoinedPieces
 from relu_nmt.tokenization.subwords import SentencePiece
 
 TEXT = ["the house is on the water", "a boat is on the water", "the boat is a house"] * 5
@@ -103,7 +103,7 @@ def test_bytes_without_a_model_are_decoded_as_by_sentencepiece(numbers):
     pieces = ["▁the", *map("<0x{:02X}>".format, numbers), "▁boat"]
     expected = theirs.decode_pieces(pieces)
     if "▁" not in expected:
-        assert WholeWords("sentencepiece").join(pieces) == expected.split()
+        assert JoinedPieces("sentencepiece").join(pieces) == expected.split()
 
 
 def test_symbols_of_the_dictionary_in_the_text_are_no_pieces():

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relu_nmt.errors import ConfigError
-from relu_nmt.tokenization.base import WholeWords
+from relu_nmt.tokenization.base import JoinedPieces, WholeWords
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.tokenization.subwords import SentencePiece, SubwordNmt
 
@@ -178,7 +178,7 @@ def test_blank_and_unfinished_sentences_have_right_separators():
     ],
 )
 def test_segmentation_is_undone_as_in_fairseq(symbol, text, expected):
-    assert " ".join(WholeWords(symbol).join(text.split())) == expected
+    assert " ".join(JoinedPieces(symbol).join(text.split())) == expected
 
 
 def test_stored_text_keeps_its_version_of_moses():

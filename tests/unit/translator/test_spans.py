@@ -119,9 +119,11 @@ def test_spans_are_in_order_and_hold_the_letters_of_their_tokens(
     # Marks of unusual spaces, escapes of their letters, and stand-ins for ▁ are not in the text.
     words = " ".join(pipeline._tokenizer.split(line))
     is_plain = MARKS.search(words) is None and not set("▁\ufdd0\ufdd1") & set(line)
-    for token, piece, (begin, end) in zip(tokens, pipeline.letters(tokens), spans, strict=True):
+    for token, piece, (begin, end) in zip(
+        tokens, pipeline.characters_of_tokens(tokens), spans, strict=True
+    ):
         if is_plain:
-            written = "".join(pipeline.written(line)[begin:end])
+            written = "".join(pipeline.characters_of_text(line)[begin:end])
             assert plain(piece or "") in plain(written), token
 
 

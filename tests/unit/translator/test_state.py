@@ -17,7 +17,7 @@ from relu_nmt.config import to_dict
 from relu_nmt.config.registry import import_user_module
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import ConfigError
-from relu_nmt.tokenization.base import WholeWords
+from relu_nmt.tokenization.base import JoinedPieces
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.tokenization.subwords import SubwordNmt
 from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
@@ -147,7 +147,7 @@ def test_each_thread_may_have_a_copy(translators):
 
 def test_a_copy_keeps_text_processing_and_data_folder(translators, tmp_path):
     translator = copy.deepcopy(translators["loaded"])
-    text = replace(translator.task.target_text, subword=WholeWords("@@ "))
+    text = replace(translator.task.target_text, subword=JoinedPieces("@@ "))
     translator.task = replace(translator.task, target_text=text, folder=tmp_path)
     twin = pickle.loads(pickle.dumps(translator))
     assert twin.task.folder == tmp_path and found_by(twin) == found_by(translator)

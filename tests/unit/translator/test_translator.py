@@ -11,7 +11,7 @@ from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.engine import FastDecoder
 from relu_nmt.engine.linear import PackedLinear, can_pack
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
-from relu_nmt.tokenization.base import WholeWords
+from relu_nmt.tokenization.base import JoinedPieces
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.translation.base import StepDecoder
 from relu_nmt.translation.building import load_model
@@ -148,7 +148,7 @@ def test_checkpoints_are_loaded_alone_and_as_ensembles(tmp_path):
         ({"sentence_separator": "."}, "source sentence separator is ., but in FIRST it is none"),
         ({"detokenizer": "none"}, "source detokenizer is none, but in FIRST it is moses"),
         (
-            {"subword": WholeWords("@@ ")},
+            {"subword": JoinedPieces("@@ ")},
             "source joining of pieces is '@@ ', but in FIRST it is none",
         ),
     ],

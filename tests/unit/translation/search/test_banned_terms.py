@@ -10,7 +10,7 @@ from toy_models import SEPARATOR, ToyModel, generator_of
 
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.documents import Separators
-from relu_nmt.tokenization.base import WholeWords
+from relu_nmt.tokenization.base import JoinedPieces
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.translation.search.banned_terms import BannedTerms, Ending
 from relu_nmt.translation.search.forced_terms import ForcedTerms
@@ -20,7 +20,7 @@ from tests.tiny import EOS
 
 # Pieces of each kind. Single letters can go on with any word.
 PIECES = {
-    None: "a b ab A ( , a-b 'b",
+    "none": "a b ab A ( , a-b 'b",
     "@@ ": "a b ab@@ a@@ b@@ A@@ ( (@@ , -@@ 'b",
     "sentencepiece": "▁a ▁b ▁ab a b c d A ▁ ▁( ( , - ' ▁A",
     "_EOW": "a_EOW b_EOW ab a b A ( ,_EOW - 'b_EOW",
@@ -32,7 +32,7 @@ KINDS = st.sampled_from(list(PIECES))
 def vocabulary(kind, separator=False):
     """Return a dictionary with the pieces of a kind, and their texts."""
     words = Dictionary([*["<sep>"] * separator, *PIECES[kind].split()])
-    pipeline = TextPipeline("en", subword=WholeWords(kind))
+    pipeline = TextPipeline("en", subword=JoinedPieces(kind))
     return words, SymbolTexts(pipeline, words, SEPARATOR if separator else -1)
 
 
@@ -152,7 +152,7 @@ def test_a_forced_term_may_begin_with_a_banned_word(seed, limit, in_pieces):
 
 def test_a_word_that_contains_a_banned_term_is_allowed_as_before():
     words = Dictionary(["▁man", "▁many", "y", "▁wo", "man", ",", "▁Man", "(", "▁"])
-    texts = SymbolTexts(TextPipeline("en", subword=WholeWords("sentencepiece")), words)
+    texts = SymbolTexts(TextPipeline("en", subword=JoinedPieces("sentencepiece")), words)
     banned = BannedTerms(texts, ["man"])
 
     def of(*pieces):
@@ -165,7 +165,7 @@ def test_a_word_that_contains_a_banned_term_is_allowed_as_before():
     assert is_allowed(BannedTerms(texts, ["man"], match_case=True), [10])
 
 
-class Bytes(WholeWords):
+class Bytes(JoinedPieces):
     """SentencePiece with single bytes for the letters that it does not know."""
 
     def __init__(self):
@@ -187,13 +187,13 @@ class Bytes(WholeWords):
         ("sentencepiece", "▁new ▁y ork x", "New  York", ["▁new ▁y ork"]),
         ("sentencepiece", "▁don 't ▁' t x", "don't", ["▁don 't", "▁don ▁' t"]),
         ("sentencepiece", "我 爱 ▁中 国 x", "中国", ["我 ▁中 国 爱"]),
-        (None, "(man) x man-made", "man", ["(man)", "x man-made"]),
+        ("none", "(man) x man-made", "man", ["(man)", "x man-made"]),
         ("bytes", "▁ <0xC3> <0x96> <0xB6> l x", "Öl", ["▁ <0xC3> <0x96> l", "<0xC3> <0xB6> l"]),
     ],
 )
 def test_a_term_is_found_in_all_its_pieces(kind, pieces, term, translations):
     words = Dictionary(pieces.split())
-    subword = Bytes() if kind == "bytes" else WholeWords(kind)
+    subword = Bytes() if kind == "bytes" else JoinedPieces(kind)
     texts = SymbolTexts(TextPipeline("en", subword=subword), words)
     for translation in translations:
         ids = words.encode(translation.split(), append_eos=False).tolist()

@@ -25,7 +25,7 @@ from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.documents import Separators
 from relu_nmt.data.translation_batches import pad_rows
 from relu_nmt.errors import ConfigError
-from relu_nmt.tokenization.base import WholeWords
+from relu_nmt.tokenization.base import JoinedPieces
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.translation.search.banned_terms import BannedTerms
 from relu_nmt.translation.search.forced_terms import ForcedTerms
@@ -92,7 +92,7 @@ KINDS = {"sentencepiece": ["▁a", "▁b", "a", "b", ",", "▁"], "@@ ": ["a", "
 def texts_of(kind):
     """Return a dictionary with pieces of words, and their texts."""
     words = Dictionary(KINDS[kind])
-    return words, SymbolTexts(TextPipeline("en", subword=WholeWords(kind)), words)
+    return words, SymbolTexts(TextPipeline("en", subword=JoinedPieces(kind)), words)
 
 
 def has_whole_terms(tokens, forced):

@@ -1,7 +1,7 @@
 import pytest
 
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.tokenization.base import WholeWords
+from relu_nmt.tokenization.base import JoinedPieces
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.translation.search.symbol_texts import SymbolTexts, compact, is_letter
 
@@ -9,7 +9,7 @@ from relu_nmt.translation.search.symbol_texts import SymbolTexts, compact, is_le
 @pytest.mark.parametrize(
     ("symbol", "pieces", "texts"),
     [
-        (None, "Haus ( boot@@ it's", ["Haus ", "(", "boot", "it's "]),
+        ("none", "Haus ( boot@@ it's", ["Haus ", "(", "boot", "it's "]),
         ("@@ ", "Ha@@ us @@", ["Ha", "us ", ""]),
         ("sentencepiece", "▁Ha us ▁( ▁ <0xC3> <0x41>", [" Ha", "us", "(", " ", "\udcc3", "A"]),
         ("wordpiece", "_Ha us", [" Ha", "us"]),
@@ -19,7 +19,7 @@ from relu_nmt.translation.search.symbol_texts import SymbolTexts, compact, is_le
 )
 def test_a_symbols_text_has_a_space_where_a_word_begins_or_ends(symbol, pieces, texts):
     words = Dictionary(pieces.split())
-    symbol_texts = SymbolTexts(TextPipeline("en", subword=WholeWords(symbol)), words)
+    symbol_texts = SymbolTexts(TextPipeline("en", subword=JoinedPieces(symbol)), words)
     assert symbol_texts.exact.texts[:3] == ["", "", " "]
     assert symbol_texts.exact.texts[4:] == texts
 

@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 from relu_nmt.data.documents import document_sizes
 from relu_nmt.errors import DataError
 from relu_nmt.io.text_lines import scan_text
-from relu_nmt.tokenization.pipeline import Conversion, TextPipeline, convert_texts
+from relu_nmt.jobs.preprocess.conversions import Conversion, convert_texts
+from relu_nmt.tokenization.pipeline import TextPipeline
 
 
 def convert(tmp_path, text, step, separator="none", chunk_bytes=20, workers=1):
