@@ -9,8 +9,9 @@ import numpy as np
 from relu_nmt.data.documents import Line
 from relu_nmt.data.translation_batches import TranslationBatches
 from relu_nmt.errors import counted
-from relu_nmt.evaluation.document_scores import SplitScorer, cut_by_counts, join_lines
+from relu_nmt.evaluation.document_scores import cut_by_counts, join_lines
 from relu_nmt.evaluation.metrics import Score, ScoringConfig
+from relu_nmt.evaluation.split_scorer import SplitScorer
 from relu_nmt.io.progress import progress_bar
 from relu_nmt.training.distributed import ProcessGroup
 from relu_nmt.translation.search.generator import Generator

@@ -19,8 +19,8 @@ from relu_nmt.applications.weight_statistics import (
 from relu_nmt.data.documents import Groups
 from relu_nmt.data.split import Split
 from relu_nmt.drawing.attention_maps import SLOT_NAMES, AttentionMap
-from relu_nmt.evaluation.document_scores import SplitScorer
 from relu_nmt.evaluation.significance import SegmentStatistics
+from relu_nmt.evaluation.split_scorer import SplitScorer
 from relu_nmt.io.progress import progress_bar
 from relu_nmt.jobs.analyze.answers import Losses, Removal, weak_heads
 from relu_nmt.modules.config import AttentionPlace

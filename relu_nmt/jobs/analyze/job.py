@@ -19,8 +19,8 @@ from relu_nmt.drawing.attention_maps import (
 )
 from relu_nmt.drawing.pages import csv_text
 from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.evaluation.document_scores import SplitScorer
 from relu_nmt.evaluation.metrics import ScoringConfig
+from relu_nmt.evaluation.split_scorer import SplitScorer
 from relu_nmt.io.progress import hidden_progress
 from relu_nmt.io.safe_write import check_writable, write_file
 from relu_nmt.jobs.analyze.analyzed_model import AnalyzedModel

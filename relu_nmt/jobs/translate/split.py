@@ -20,8 +20,8 @@ from relu_nmt.applications.layer_statistics import LayerStatistics
 from relu_nmt.data.documents import DOCUMENT_TAG, SINGLE_SENTENCES, Groups, Line, plan_groups
 from relu_nmt.data.split import Split, describe_lengths, lengths_in_words, longer_side
 from relu_nmt.errors import DataError, counted, reporting
-from relu_nmt.evaluation.document_scores import AlignedSentence, SplitScorer
 from relu_nmt.evaluation.metrics import Score
+from relu_nmt.evaluation.split_scorer import AlignedSentence, SplitScorer
 from relu_nmt.io.memory import peak_gpu_bytes, peak_resident_bytes
 from relu_nmt.io.progress import hidden_progress, progress_bar
 from relu_nmt.io.safe_write import check_writable, json_text, replacing, write_file
@@ -423,7 +423,7 @@ class _Run:
         if scorer is not None and result.groups:
             statistics = scorer.document_statistics(result.documents).to_json()
             if num_mismatched is not None:
-                by_position = scorer.position_scores(self._aligned)
+                by_position = scorer.scores_by_position(self._aligned)
         return {
             "split": self._split.name,
             "max_doc_tokens": self._windows.max_doc_tokens,

@@ -8,8 +8,8 @@ import sacrebleu
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.documents import Line, Window, write_documents
 from relu_nmt.errors import DataError
-from relu_nmt.evaluation.document_scores import SplitScorer
 from relu_nmt.evaluation.metrics import Metric, ScoringConfig
+from relu_nmt.evaluation.split_scorer import SplitScorer
 from relu_nmt.jobs.translate.split import aligned_sentences
 from relu_nmt.translation.search.document_search import WindowTranslation
 from relu_nmt.translation.search.translations import Translation
@@ -169,7 +169,7 @@ def test_sentences_are_scored_by_position_in_document_and_in_group(task, scoring
     texts = ["A dog is here, is it?", "The xylophone is big.", "A house is there."]
     scorer = SplitScorer(task, task.load_split("test"), ScoringConfig(scoring=scoring))
     aligned = [(number, 1, line(task, text)) for number, text in enumerate(texts)]
-    scores = scorer.position_scores(aligned)
+    scores = scorer.scores_by_position(aligned)
     assert list(scores) == ["position", "group position"]
     for name, firsts in (("position", [0, 2]), ("group position", [0, 1, 2])):
         sizes = {bucket: values["sentences"] for bucket, values in scores[name].items()}
