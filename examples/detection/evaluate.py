@@ -22,7 +22,7 @@ from relu_nmt.cli.command import Command
 from relu_nmt.config import READ, REQUIRED, WRITTEN, from_dict, option, settings
 from relu_nmt.errors import CheckpointError, DataError
 from relu_nmt.io.progress import progress_bar
-from relu_nmt.io.safe_write import check_writable, json_text, write_file
+from relu_nmt.io.safe_write import check_writable, json_text, write_output
 from relu_nmt.training.checkpoint import load_checkpoint, load_weights
 from relu_nmt.vision.config import VisionTransformerConfig
 
@@ -147,7 +147,7 @@ def run(settings: EvaluationSettings) -> None:
         print(f"{settings.valid_set}: {len(data.numbers):,} images: {name}: {figures}")
     if settings.results is not None:
         text = json_text({"images": len(data.numbers), **scores})
-        write_file("--results", settings.results, text)
+        write_output("--results", settings.results, text)
 
 
 main = Command("evaluate", __doc__, EvaluationSettings, run)

@@ -25,7 +25,7 @@ from relu_nmt.attention.thresholded_relu import ThresholdedReLUAttention
 from relu_nmt.cli.command import Command
 from relu_nmt.config import REQUIRED, WRITTEN, Files, option, settings
 from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.io.safe_write import check_writable, json_text, write_file
+from relu_nmt.io.safe_write import check_writable, json_text, write_output
 from relu_nmt.jobs.vision_evaluate.job import evaluation_sets
 from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.vision.config import IMAGES
@@ -169,7 +169,7 @@ def run(settings: NormSettings) -> None:
     for updates, path in checkpoints_of(settings.folder).items():
         for row in measured(path, settings):
             rows.append({"num_updates": updates, **row})
-    write_file("--results", settings.results, json_text({"norms": rows}))
+    write_output("--results", settings.results, json_text({"norms": rows}))
 
 
 main = Command("norms", __doc__, NormSettings, run)

@@ -263,7 +263,10 @@ def target_of(path: str | os.PathLike[str]) -> Path:
     return Path(os.path.realpath(path) if os.path.islink(path) else path)
 
 
-def write_file(flag: str, path: str, text: str) -> None:
-    """Write a file atomically (DataError: it cannot be written)."""
+def write_output(flag: str, path: str, text: str) -> None:
+    """Write the file of a command's flag by :func:`write_text` (DataError: it cannot be written).
+
+    A link stays, and its target is written.
+    """
     with reporting(f"{flag} {path}: cannot write it"):
         write_text(target_of(path), text)

@@ -141,7 +141,7 @@ def call_aside(function: Callable[[], Result], label: str) -> Result:
         return future.result()
 
 
-# The function of a worker.
+# The function of this process, if it is a worker. A worker's own workers add theirs.
 _functions: list[Callable[[Any], Any]] = []
 
 

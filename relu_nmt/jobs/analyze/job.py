@@ -22,7 +22,7 @@ from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.evaluation.metrics import ScoringConfig
 from relu_nmt.evaluation.split_scorer import SplitScorer
 from relu_nmt.io.progress import hidden_progress
-from relu_nmt.io.safe_write import check_writable, write_file
+from relu_nmt.io.safe_write import check_writable, write_output
 from relu_nmt.jobs.analyze.analyzed_model import AnalyzedModel
 from relu_nmt.jobs.analyze.curves import Curves, curve_rows, read_curves
 from relu_nmt.jobs.analyze.page import page_text
@@ -56,9 +56,9 @@ def run(settings: Settings, *, progress: bool = True) -> list[AnalyzedModel]:
     files = [page]
     for name, text in csv_texts(models, courses).items():
         files.append(page.with_name(f"{page.stem}_{name}.csv"))
-        write_file("--output", str(files[-1]), text)
+        write_output("--output", str(files[-1]), text)
     text = page_text(models, examples, courses, facts, [file.name for file in files[1:]])
-    write_file("--output", settings.output, text)
+    write_output("--output", settings.output, text)
     if progress:
         print(f"written: {', '.join(map(str, files))}")
     return models

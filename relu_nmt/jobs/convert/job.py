@@ -269,7 +269,7 @@ def shortlist(settings: ShortlistSettings, *, progress: bool = True) -> Path:
     learned = Shortlist.learn(ends_off, sizes, settings.candidates, settings.common)
     pair = pair_name(task.source_lang, task.target_lang)
     text = learned.to_text(task.source_dictionary, task.target_dictionary, pair)
-    safe_write.write_file("--output", settings.output, text)
+    safe_write.write_output("--output", settings.output, text)
     if progress:
         print(f"written: {settings.output}")
     return Path(settings.output)

@@ -13,7 +13,7 @@ from relu_nmt.evaluation.contrasts import accuracies, contrast_scores, read_cont
 from relu_nmt.evaluation.metrics import Metric, Score, choose_tokenizer, comet_score
 from relu_nmt.evaluation.significance import paired_bootstrap
 from relu_nmt.io.progress import hidden_progress, progress_bar
-from relu_nmt.io.safe_write import check_writable, json_text, write_file
+from relu_nmt.io.safe_write import check_writable, json_text, write_output
 from relu_nmt.io.text_lines import named_input, read_input
 from relu_nmt.jobs.score.settings import COMET
 from relu_nmt.jobs.score.settings import ScoreSettings as Settings
@@ -46,7 +46,7 @@ def run(settings: Settings, *, progress: bool = True) -> dict[str, float]:
     if progress and not as_lines:
         print(text, end="")
     if settings.results is not None:
-        write_file("--results", settings.results, text)
+        write_output("--results", settings.results, text)
     # Keep the first score of each name.
     return {values["name"]: values["score"] for values in reversed(entries) if "name" in values}
 

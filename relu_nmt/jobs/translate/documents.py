@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from relu_nmt.data.documents import SEPARATOR_TESTS, SINGLE_SENTENCES, join_texts
 from relu_nmt.errors import DataError, counted
 from relu_nmt.io.progress import hidden_progress, progress_bar
-from relu_nmt.io.safe_write import check_writable, write_file
+from relu_nmt.io.safe_write import check_writable, write_output
 from relu_nmt.io.text_lines import read_input
 from relu_nmt.jobs.translate.model import load_translator, source_limit
 from relu_nmt.jobs.translate.notes import (
@@ -72,7 +72,7 @@ def translate_documents(
     lines = _joined_lines(text.lines, documents, translated, translator.task.target_lang)
     content = "".join(f"{line}\n" for line in lines)
     if settings.output is not None:
-        write_file("--output", settings.output, content)
+        write_output("--output", settings.output, content)
     elif progress:
         print(content, end="")
     if progress:

@@ -24,7 +24,7 @@ from relu_nmt.evaluation.metrics import Score
 from relu_nmt.evaluation.split_scorer import AlignedSentence, SplitScorer
 from relu_nmt.io.memory import peak_gpu_bytes, peak_resident_bytes
 from relu_nmt.io.progress import hidden_progress, progress_bar
-from relu_nmt.io.safe_write import check_writable, json_text, replacing, write_file
+from relu_nmt.io.safe_write import check_writable, json_text, replacing, write_output
 from relu_nmt.jobs.translate.line_format import LineFormat
 from relu_nmt.jobs.translate.model import load_translator, source_limit
 from relu_nmt.jobs.translate.notes import length_note, limit_note, share
@@ -147,7 +147,7 @@ class AttentionReport:
         for flag, path, statistics in self._files:
             statistics.add(self._sources, self._targets)
             report = {"subset": self._subset, **statistics.report()}
-            write_file(flag, path, json_text(report))
+            write_output(flag, path, json_text(report))
 
 
 class _Run:
@@ -377,11 +377,11 @@ class _Run:
         if options.output is not None:
             separator = options.output_separator
             text, notes = documents_text(result.documents, separator, options.output)
-            write_file("--output", options.output, text)
+            write_output("--output", options.output, text)
             for note in notes:
                 self._print(note)
         if options.results is not None:
-            write_file("--results", options.results, json_text(self._results()))
+            write_output("--results", options.results, json_text(self._results()))
 
     def _length_note(self) -> str:
         """Return a note on the length of the windows. "" for a model of sentences by default."""

@@ -17,7 +17,7 @@ from relu_nmt.config import to_dict
 from relu_nmt.config.shared import PrecisionOptions
 from relu_nmt.errors import CheckpointError, DataError, counted, printable, some_of
 from relu_nmt.io.progress import hidden_progress, progress_bar
-from relu_nmt.io.safe_write import check_writable, json_text, write_file
+from relu_nmt.io.safe_write import check_writable, json_text, write_output
 from relu_nmt.io.text_lines import read_lines
 from relu_nmt.jobs.vision_evaluate.settings import ClassifyImagesSettings, map_name
 from relu_nmt.jobs.vision_evaluate.settings import EvaluateImagesSettings as Settings
@@ -113,7 +113,7 @@ def run(settings: Settings, *, progress: bool = True) -> list[Accuracy]:
     if settings.results is not None:
         values: dict[str, Any] = {"settings": to_dict(settings, stored_only=True)}
         values |= {"accuracies": list(map(dataclasses.asdict, accuracies)), "absent": absent}
-        write_file("--results", settings.results, json_text(values))
+        write_output("--results", settings.results, json_text(values))
     return accuracies
 
 

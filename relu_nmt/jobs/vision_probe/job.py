@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from relu_nmt.config import to_dict
 from relu_nmt.errors import DataError, TrainingError, counted
 from relu_nmt.io.progress import hidden_progress
-from relu_nmt.io.safe_write import check_writable, json_text, write_file
+from relu_nmt.io.safe_write import check_writable, json_text, write_output
 from relu_nmt.jobs.vision_evaluate.job import (
     damaged_images,
     load_classifier,
@@ -80,7 +80,7 @@ def run(settings: Settings, *, progress: bool = True) -> list[dict[str, Any]]:
     if settings.results is not None:
         values = {"settings": to_dict(settings, stored_only=True), "top1": mean}
         text = json_text({**values, "results": results})
-        write_file("--results", settings.results, text)
+        write_output("--results", settings.results, text)
     return results
 
 

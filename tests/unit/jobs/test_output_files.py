@@ -4,7 +4,7 @@ from importlib import import_module
 import pytest
 
 from relu_nmt.errors import DataError
-from relu_nmt.io.safe_write import check_writable, write_file
+from relu_nmt.io.safe_write import check_writable, write_output
 
 
 def test_a_file_that_cannot_be_written_is_known_before_the_work(tmp_path):
@@ -33,7 +33,7 @@ def test_a_link_is_written_through(tmp_path):
     (tmp_path / "link").symlink_to("folder/file")
     check_writable("--output", str(tmp_path / "link"))
     for text in ("new", "newer"):
-        write_file("--output", str(tmp_path / "link"), text)
+        write_output("--output", str(tmp_path / "link"), text)
         assert (tmp_path / "folder/file").read_text() == text
     assert (tmp_path / "link").is_symlink()
 
