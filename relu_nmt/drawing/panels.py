@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 PANEL_INCHES = (3.5, 3.0)
 WIDE_INCHES = (7.2, 3.9)
 MOST_COLUMNS = 3
-SPREAD = 0.06
+SHIFT = 0.06  # between lines over one name, as a share of the distance of two names
 MOST_MARKERS = 20
 DOT = 6.0  # size of the dot of a seed, in points
 LEAST_SPAN = 10.0  # least ratio of largest to smallest value for a logarithmic vertical axis
@@ -105,7 +105,7 @@ def _draw(axes: "Axes", panel: Panel) -> None:
         style = line_style(line.style, line.dashes)
         if len(line.points) > MOST_MARKERS:
             style["marker"] = None
-        shift = SPREAD * (number - (len(panel.lines) - 1) / 2) if panel.names else 0.0
+        shift = SHIFT * (number - (len(panel.lines) - 1) / 2) if panel.names else 0.0
         axes.errorbar(
             [x + shift for x in line.points],
             list(line.points.values()),
