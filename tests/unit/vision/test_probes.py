@@ -33,13 +33,13 @@ def train_and_test(num_train, num_test, dim=6):
     return train, labels, test
 
 
-@pytest.mark.parametrize("neighbours", [1, 5, 500])
-def test_neighbours_match_a_loop_over_all_pairs(neighbours):
+@pytest.mark.parametrize("neighbors", [1, 5, 500])
+def test_neighbors_match_a_loop_over_all_pairs(neighbors):
     train, labels, test = train_and_test(60, 17)
-    scores = neighbor_scores(train, labels, test, 4, neighbours, 0.07)
+    scores = neighbor_scores(train, labels, test, 4, neighbors, 0.07)
     for row, query in zip(scores.tolist(), test, strict=True):
         cosines = torch.cosine_similarity(query[None], train).tolist()
-        best = sorted(range(60), key=cosines.__getitem__, reverse=True)[:neighbours]
+        best = sorted(range(60), key=cosines.__getitem__, reverse=True)[:neighbors]
         expected = [0.0] * 4
         for i in best:
             expected[labels[i]] += math.exp((cosines[i] - cosines[best[0]]) / 0.07)
