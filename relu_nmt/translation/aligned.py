@@ -278,10 +278,10 @@ class AlignedDecoder(AlignedStack, Decoder):
         inputs = view, self.positions_of(view), encoder_out.states, source_view
         return self.run_layers(x, inputs)
 
-    def embed(self, tokens: Tensor, start: int = 0, positions: Tensor | None = None) -> Tensor:
+    def embed(self, tokens: Tensor, first: int = 0, positions: Tensor | None = None) -> Tensor:
         """Return the embedded tokens [B, N, D]. A separator is read as ``</s>``."""
         tokens = tokens.masked_fill(tokens == self.separator, Dictionary.eos_index)
-        return super().embed(tokens, start, positions)
+        return super().embed(tokens, first, positions)
 
     def start(self, encoder_out: EncoderOutput, num_groups: int = 1) -> "AlignedState":
         """Return the state of a search, with the caches of aligned attention."""

@@ -17,7 +17,7 @@ class Decoder(TransformerStack):
 
     def __init__(self, config: TransformerConfig, tokens: nn.Embedding, pad_index: int) -> None:
         super().__init__(config, tokens, pad_index)
-        self.start_index = Dictionary().index(config.decoder_start_symbol)
+        self.start_id = Dictionary().index(config.decoder_start_symbol)
 
     def make_cross_attention(self, embed_dim: int, layer: int) -> CrossAttentionBase:
         return CrossAttention(embed_dim, make_mechanism(self.config, "cross", layer))
@@ -46,11 +46,11 @@ class Decoder(TransformerStack):
         source = Visibility(length, key_mask.size(1), key_mask=key_mask, query_mask=real)
         return target, source
 
-    def embed(self, tokens: Tensor, start: int = 0, positions: Tensor | None = None) -> Tensor:
+    def embed(self, tokens: Tensor, first: int = 0, positions: Tensor | None = None) -> Tensor:
         """Return the embedded tokens [B, N, D], beginning with ``decoder_start_symbol``."""
-        if self.start_index != Dictionary.eos_index:
-            tokens = tokens.masked_fill(tokens == Dictionary.eos_index, self.start_index)
-        return self.embedding(tokens, start, positions)
+        if self.start_id != Dictionary.eos_index:
+            tokens = tokens.masked_fill(tokens == Dictionary.eos_index, self.start_id)
+        return self.embedding(tokens, first, positions)
 
     def start(self, encoder_out: EncoderOutput, num_groups: int = 1) -> DecoderState:
         """Return the state before the first token."""

@@ -43,13 +43,13 @@ class InputEmbedding(nn.Module):
         self.norm = _layer_config(config, side).make_norm() if normed else nn.Identity()
         self.dropout = config.dropout
 
-    def forward(self, tokens: Tensor, start: int = 0, positions: Tensor | None = None) -> Tensor:
-        """Embed token ids [B, N] as [B, N, D], from position ``start`` on or at ``positions``."""
+    def forward(self, tokens: Tensor, first: int = 0, positions: Tensor | None = None) -> Tensor:
+        """Embed token ids [B, N] as [B, N, D], from position ``first`` on or at ``positions``."""
         # Scale the token vectors, [B, N, D], so that they are as large as the positions.
         x = self.tokens(tokens) * self.scale
         # Look up the position vectors: consecutive ones, or one per token.
         if positions is None:
-            vectors = self.positions.embed(tokens.size(1), start)
+            vectors = self.positions.embed(tokens.size(1), first)
         else:
             table = self.positions.embed(int(positions.max()) + 1)
             vectors = None if table is None else F.embedding(positions, table)

@@ -162,13 +162,14 @@ class SourceEncoder:
         self.separators = task.separators
         self._max_doc_tokens = max_doc_tokens
         self.text_lock = threading.Lock()
-        # One tokenizer for all terms: making one is slower than tokenizing a sentence.
-        self.source_words = replace(task.source_text, sentence_separator=None, first_symbol=None)
-        self.target_words = replace(task.target_text, sentence_separator=None, first_symbol=None)
+        # Text steps without symbols around sentences. One tokenizer serves all terms, since making
+        # one is slower than tokenizing a sentence.
+        self._plain_source = replace(task.source_text, sentence_separator=None, first_symbol=None)
+        self._plain_target = replace(task.target_text, sentence_separator=None, first_symbol=None)
         separator = -1
         if self.separators is not None:
             separator = self.separators.target
-        with_case = replace(self.target_words, lowercase=False)
+        with_case = replace(self._plain_target, lowercase=False)
         self._symbol_texts = SymbolTexts(with_case, task.target_dictionary, separator)
         # The last banned terms: consecutive requests of a command have the same.
         self._banned: tuple[tuple[Any, ...], BannedTerms | None] = ((), None)
@@ -191,7 +192,7 @@ class SourceEncoder:
             )
         if max_doc_tokens != SINGLE_SENTENCES or not split_sentences:
             return None
-        return SentenceSplitter(self.source_words.language, is_required)
+        return SentenceSplitter(self._plain_source.language, is_required)
 
     def encode(
         self,
@@ -320,7 +321,7 @@ class SourceEncoder:
 
     def token_spans(self, text: str, tokens: Sequence[str], is_source: bool) -> list[Span]:
         """Return the span of each token of a text. Symbols that are no text have an empty span."""
-        words = self.source_words if is_source else self.target_words
+        words = self._plain_source if is_source else self._plain_target
         pipeline = self.task.source_text if is_source else self.task.target_text
         symbols = pipeline.first_symbol, pipeline.sentence_separator
         plain = [token for token in tokens if token not in symbols]
@@ -337,7 +338,7 @@ class SourceEncoder:
         # Use marks of unusual spaces around words only if the dictionary has the marked words.
         dictionary = self.task.target_dictionary
         for marks in (True, False):
-            ids = dictionary.encode(self.target_words.encode(text, marks), append_eos=False)
+            ids = dictionary.encode(self._plain_target.encode(text, marks), append_eos=False)
             if dictionary.unk_index not in ids:
                 break
         # Treat a separator in the text as unknown, since it ends no sentence.

@@ -433,20 +433,16 @@ class Searcher:
             sentences += source.sentences
         # Check again, since windows join several sentences.
         check_lengths(sentences, translator.max_source_positions)
-        hypotheses = self._generator.translate(sentences, self._next_id, self.on_progress)
+        nbest_lists = iter(self._generator.translate(sentences, self._next_id, self.on_progress))
         self._next_id += len(sentences)
-        by_sentence = iter(hypotheses)
         results = []
         for source in sources:
-            nbest_lists = []
+            by_sentence = []
             for sentence in source.sentences:
-                nbest_lists.append([self._translation(sentence, h) for h in next(by_sentence)])
-            if source.parts:
-                # Join the best translations of all sentences, then the second best, and so on.
-                ranks = zip(*nbest_lists, strict=False)
-                results.append([self._joined(source, translations) for translations in ranks])
-            else:
-                results += nbest_lists
+                by_sentence.append([self._translation(sentence, h) for h in next(nbest_lists)])
+            # Join the best translations of all sentences, then the second best, and so on.
+            ranks = zip(*by_sentence, strict=False)
+            results.append([self._joined(source, translations) for translations in ranks])
         return results
 
     def _translation(self, source: SourceSentence, hypothesis: Hypothesis) -> Translation:
@@ -468,7 +464,9 @@ class Searcher:
         return lambda replaced: banned.occur_in(self._translator.text_of(replaced))
 
     def _joined(self, source: SourceSentence, translations: Sequence[Translation]) -> Translation:
-        """Join the translations of the sentences of a line."""
+        """Join the translations of the sentences of a line, if there are several."""
+        if not source.parts:
+            return translations[0]
         language = self._translator.task.target_lang
         texts = []
         tokens: list[str] = []
