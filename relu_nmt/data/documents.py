@@ -165,7 +165,7 @@ class WindowConfig:
     repair: bool = False
 
     def __post_init__(self) -> None:
-        WindowOptions(self.max_doc_tokens, self.window_overlap)
+        WindowOptions(self.max_doc_tokens, self.window_overlap)  # checks the numbers
 
 
 def read_documents(path: str | os.PathLike[str], num_sentences: int | None = None) -> np.ndarray:
@@ -301,11 +301,11 @@ class Groups:
         """Mask of the groups whose only sentence exceeds the limit, bool [groups]."""
         return (self.tokens > self.limit) & (self.limit != SINGLE_SENTENCES)
 
-    def sizes(self, of_sentence: np.ndarray) -> np.ndarray:
+    def sizes(self, sentence_sizes: np.ndarray) -> np.ndarray:
         """Return the tokens of each group, int [groups], from the tokens of each sentence."""
         if self.count.max(initial=1) == 1:
-            return of_sentence[self.first] - self.num_lacking
-        totals = np.append(0, np.cumsum(of_sentence.astype(np.int64) - 1))
+            return sentence_sizes[self.first] - self.num_lacking
+        totals = np.append(0, np.cumsum(sentence_sizes.astype(np.int64) - 1))
         return totals[self.first + self.count] - totals[self.first] + 1 - self.num_lacking
 
     def select(self, chosen: np.ndarray) -> "Groups":
@@ -340,35 +340,37 @@ def plan_groups(
     """
     assert int(documents.sum()) == len(sizes)
     limits = np.broadcast_to(np.asarray(limit, dtype=np.int64), documents.shape)
-    owners = np.repeat(np.arange(len(documents)), documents)
+    document_of = np.repeat(np.arange(len(documents)), documents)
     if (limits == SINGLE_SENTENCES).all():
         single = np.broadcast_to(np.int64(1), sizes.shape)  # takes no memory
         indices = np.arange(len(sizes))
         lacking = np.broadcast_to(np.int32(num_lacking), sizes.shape)
-        return Groups(indices, single, owners, single, sizes - lacking, indices, lacking)
-    sums = np.append(0, np.cumsum(sizes.astype(np.int64) - 1))
-    totals = sums.tolist()  # tokens before each sentence
+        return Groups(indices, single, document_of, single, sizes - lacking, indices, lacking)
+    tokens_before = np.append(0, np.cumsum(sizes.astype(np.int64) - 1))  # each sentence
+    totals = tokens_before.tolist()
     starts: list[int] = []
     contexts: list[int] = []
     begin = 0
     for count, most_tokens in zip(documents.tolist(), limits.tolist(), strict=True):
-        room = 0 if most_tokens == SINGLE_SENTENCES else most_tokens
-        full = 0  # a sentence that ends at this total or above does not fit the group with its </s>
+        capacity = 0 if most_tokens == SINGLE_SENTENCES else most_tokens
+        # A sentence whose tokens end here or later does not fit the group, with its </s>.
+        capacity_end = 0
         for i in range(begin, begin + count):
-            if totals[i + 1] >= full:
+            if totals[i + 1] >= capacity_end:
                 starts.append(i)
-                read = i  # the first sentence that the model reads
+                first_read = i
                 if overlap:
-                    read = first_context(totals, max(begin, i - overlap), i, i + 1, most_tokens)
-                    contexts.append(read)
-                full = totals[read] + room
+                    earliest = max(begin, i - overlap)
+                    first_read = first_context(totals, earliest, i, i + 1, most_tokens)
+                    contexts.append(first_read)
+                capacity_end = totals[first_read] + capacity
         begin += count
     first = np.array(starts, dtype=np.int64)
     context = np.array(contexts, dtype=np.int64) if overlap else first
     ends = np.append(first[1:], len(sizes))[: len(first)]
-    document = owners[first]
+    document = document_of[first]
     lacking = np.where(ends - context == 1, num_lacking, 0)
-    tokens = sums[ends] - sums[context] + 1 - lacking
+    tokens = tokens_before[ends] - tokens_before[context] + 1 - lacking
     return Groups(first, ends - first, document, limits[document], tokens, context, lacking)
 
 

@@ -24,6 +24,7 @@ from relu_nmt.io.text_lines import read_lines
 
 BUCKETS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 QUANTILES = (0.1, 0.5, 0.9)
+SOURCE, TARGET = 0, 1  # positions of the sides in pairs
 NO_LIMIT = 2**31 - 1  # the largest number of tokens in an index
 LENGTHS_FILE = "document_lengths.json"  # beside the checkpoints, with the lengths of the training
 Pair = tuple[np.ndarray, np.ndarray | None]
@@ -118,9 +119,9 @@ class Split:
         sentences = range(int(begins[first]), int(begins[last]))
         part = self._of([(self, sentences)])
         part.documents = None if self.documents is None else self.documents[first:last]
-        for name in ("raw_source", "raw_target"):
-            raw = getattr(self, name)
-            setattr(part, name, None if raw is None else raw[sentences.start : sentences.stop])
+        lines = slice(sentences.start, sentences.stop)
+        part.raw_source = None if self.raw_source is None else self.raw_source[lines]
+        part.raw_target = None if self.raw_target is None else self.raw_target[lines]
         return part
 
     @classmethod
@@ -255,7 +256,7 @@ class Split:
             raise DataError(f"{self.source.prefix}.idx: source-only data has no references")
         separators = self._separators_of(1)
         for index in range(len(self)):
-            yield self._sentence(self.target, index, 1, separators)
+            yield self._sentence(TARGET, index, separators)
 
     def pair(self, index: int) -> Pair:
         """Return the token ids of pair ``index``, see :meth:`joined`."""
@@ -268,14 +269,13 @@ class Split:
     def joined(self, sentences: range) -> Pair:
         """Return the ids of consecutive pairs as one: two int64 [n], ending in ``</s>``."""
         separators = self._separators_of(len(sentences))
-        source = join_sentences([self._sentence(self.source, i, 0, separators) for i in sentences])
+        source = join_sentences([self._sentence(SOURCE, i, separators) for i in sentences])
         tag = self._tag_of(sentences.start)
         if tag >= 0:
             source = np.append(tag, source)
         if self.target is None:
             return source, None
-        targets = [self._sentence(self.target, i, 1, separators) for i in sentences]
-        return source, join_sentences(targets)
+        return source, join_sentences([self._sentence(TARGET, i, separators) for i in sentences])
 
     def aligned(self, sentences: range) -> np.ndarray:
         """Return the aligned positions in the pairs that :meth:`joined` returns, int64 [P, 2]."""
@@ -296,32 +296,32 @@ class Split:
             start = start + lengths + self._num_separators
         return np.concatenate(pairs_of_sentences)
 
-    def _sentence(
-        self, side: Dataset, index: int, number: int, separators: Separators | None
-    ) -> np.ndarray:
-        """Return the checked token ids of a sentence. ``number`` is 0 for the source side."""
-        vocab_size = self._vocab_sizes[number]
-        ids = side[index]
+    def _sentence(self, side: int, index: int, separators: Separators | None) -> np.ndarray:
+        """Return the checked token ids of a sentence of SOURCE or TARGET."""
+        dataset = self.source if side == SOURCE else self.target
+        assert dataset is not None, "there is a target side"
+        vocab_size = self._vocab_sizes[side]
+        ids = dataset[index]
         if len(ids) == 0 or ids[-1] != Dictionary.eos_index:
             raise DataError(
-                f"{side.prefix}.bin: sentence {index} does not end in </s>; binarize the corpus "
+                f"{dataset.prefix}.bin: sentence {index} does not end in </s>; binarize the corpus "
                 "again (fairseq-preprocess users: with --append-eos)"
             )
         if vocab_size is not None and not 0 <= ids.min() <= ids.max() < vocab_size:
             raise DataError(
-                f"{side.prefix}.bin: sentence {index} holds tokens {ids.min()} to {ids.max()}, "
+                f"{dataset.prefix}.bin: sentence {index} holds tokens {ids.min()} to {ids.max()}, "
                 f"but its dictionary has {vocab_size:,} symbols; data and dictionary do not "
                 "belong together"
             )
-        if number == 0 and len(ids) > self._most_source_tokens:
+        if side == SOURCE and len(ids) > self._most_source_tokens:
             ids = np.append(ids[: self._most_source_tokens - 1], Dictionary.eos_index)
         if separators is None:
             return ids
-        separator = separators[number]
+        separator = separators[side]
         # Refuse a separator in the text, where it would divide a sentence.
         if separator in ids:
             raise DataError(
-                f"{side.prefix}.bin: sentence {index} already holds the sentence separator "
+                f"{dataset.prefix}.bin: sentence {index} already holds the sentence separator "
                 f"(symbol number {separator}); train without --sentence-separator"
             )
         return np.append(ids[:-1], (separator, Dictionary.eos_index))
@@ -329,13 +329,13 @@ class Split:
 
 def describe_lengths(groups: Groups, limit: int, keep_over_long: bool) -> dict[str, Any]:
     """Return statistics of the lengths of the groups with one limit, as JSON values."""
-    of_limit = groups.select(groups.limit == limit)
-    over_long = of_limit.over_long
-    used = of_limit.select(~over_long | keep_over_long)
+    groups = groups.select(groups.limit == limit)
+    over_long = groups.over_long
+    used = groups.select(~over_long | keep_over_long)
     result: dict[str, Any] = {
         "max_doc_tokens": limit,
-        "documents": len(np.unique(of_limit.document)),
-        "sentences": int(of_limit.count.sum()),
+        "documents": len(np.unique(groups.document)),
+        "sentences": int(groups.count.sum()),
         "groups": len(used),
         "over_long_sentences": int(over_long.sum()),
         "over_long_kept": keep_over_long,
