@@ -152,17 +152,7 @@ class TranslationBatches:
         self._plan: list[np.ndarray] = []  # the used groups of each batch
         if not self.skip_too_long:
             self._refuse_unfit()
-        self._divided = self._divide(FIRST_EPOCH)
-
-    @property
-    def groups(self) -> Groups:
-        """All groups of the planned epoch, also those that batches leave out."""
-        return self._divided.all
-
-    @property
-    def num_skipped(self) -> int:
-        """Number of groups that are left out, as ``skip_too_long`` says."""
-        return self._divided.num_skipped
+        self.planned = self._divide(FIRST_EPOCH)
 
     @property
     def _is_training(self) -> bool:
@@ -178,13 +168,13 @@ class TranslationBatches:
     def largest_within(self, max_tokens: int) -> TranslationBatch:
         """Return the largest batch that the planned epoch has with this ``max_tokens``."""
         other = self.within(max_tokens)
-        other.begin_epoch(self._divided.epoch)
+        other.begin_epoch(self.planned.epoch)
         return other.load(other.largest())
 
     @property
     def longest_group(self) -> int:
         """The tokens of the longest group of the planned epoch, on its longer side."""
-        return int(longer_side(*self._divided.sizes).max())
+        return int(longer_side(*self.planned.sizes).max())
 
     def _refuse_unfit(self) -> None:
         """Refuse groups, of any epoch, that are longer than the model accepts."""
@@ -275,19 +265,19 @@ class TranslationBatches:
     def describe_lengths(self) -> list[dict[str, Any]]:
         """Return the realized lengths of the planned epoch for each limit, as JSON values."""
         return [
-            describe_lengths(self.groups, limit, keep_over_long=not self._is_training)
+            describe_lengths(self.planned.all, limit, keep_over_long=not self._is_training)
             for limit in sorted(set(self.lengths))
         ]
 
     def begin_epoch(self, epoch: int) -> int:
         """Plan ``epoch`` (from 1) and return its number of batches."""
         changes = len(self.lengths) > 1 or bool((self._weights % 1).any())
-        if epoch != self._divided.epoch and changes:
-            self._divided = self._divide(epoch)
+        if epoch != self.planned.epoch and changes:
+            self.planned = self._divide(epoch)
             self._plan = []
         if not self._plan or self._is_training:
             shuffle_seed = None if self.seed is None else (self.seed, epoch)
-            self._plan = batches_by_length(*self._divided.sizes, self.limits, shuffle_seed)
+            self._plan = batches_by_length(*self.planned.sizes, self.limits, shuffle_seed)
         return len(self._plan)
 
     def largest(self) -> int:
@@ -297,7 +287,7 @@ class TranslationBatches:
         order = np.concatenate(self._plan)
         # Add up the costs of both sides: rows times longest row, with its pairs.
         cost = np.zeros(len(rows))
-        for sizes in self._divided.sizes:
+        for sizes in self.planned.sizes:
             if sizes is not None:
                 longest = np.maximum.reduceat(sizes[order], starts).astype(float)
                 cost += rows * longest * (longest + PAIRS_AS_TOKEN)
@@ -309,7 +299,7 @@ class TranslationBatches:
 
     def sample(self, num_tokens: int) -> TranslationBatch:
         """Read one batch of groups, spread evenly over the split, with at most ``num_tokens``."""
-        sizes = longer_side(*self._divided.sizes)
+        sizes = longer_side(*self.planned.sizes)
         count = num_tokens
         while True:
             members = np.linspace(0, len(sizes) - 1, count).astype(np.int64)
@@ -319,7 +309,7 @@ class TranslationBatches:
 
     def _collated(self, members: np.ndarray) -> TranslationBatch:
         """Read some of the used groups from disk, as one batch."""
-        used = self._divided.used
+        used = self.planned.used
         groups = list(map(used.sentences, members.tolist()))
         pairs = list(map(self.split.joined, groups))
         alignments = None

@@ -43,7 +43,7 @@ class ValidationBleu:
 
     def __post_init__(self) -> None:
         self.split = self.batches.split
-        self.groups = self.batches.groups
+        self.groups = self.batches.planned.all
         # Numbers of the sentences or groups, the shortest first.
         self.lengths = self.split.group_sizes(self.groups)[0]
         self.by_length: list[int] = np.argsort(self.lengths, kind="stable").tolist()

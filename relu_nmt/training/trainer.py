@@ -153,10 +153,7 @@ class Trainer:
             raise
 
     def _train_epoch(self) -> str | None:
-        """Train from the stored position to the end of the epoch, or until a reason to stop.
-
-        Return the reason, if there is one.
-        """
+        """Train to the end of the epoch, or until there is a reason to stop, and return that."""
         # Plan the epoch, and this process's share of its batches.
         state = self.state
         config = self.config
@@ -261,10 +258,7 @@ class Trainer:
             self.result.train.append(entry(update.epoch, stats))
 
     def _between_updates(self) -> str | None:
-        """Stop, validate or save if that is due, but not at the end of an epoch.
-
-        Return the reason to stop, if there is one.
-        """
+        """Validate and save if that is due inside of an epoch. Return the reason to stop."""
         num_signals: float = len(self._signals)
         if self._process.world_size > 1:
             num_signals = self._causes.num_signals
@@ -292,10 +286,7 @@ class Trainer:
         return self._validate_and_save(self._reason_of_limits(state.epoch + 1), end_of_epoch=True)
 
     def _validate_and_save(self, reason: str | None, end_of_epoch: bool = False) -> str | None:
-        """Validate, move to the next epoch and save, each if it is due after an update.
-
-        Return the reason to stop, which may be another after the validation.
-        """
+        """Validate, move to the next epoch, save, each if it is due. Return the reason to stop."""
         state = self.state
         config = self.config
         epoch = state.epoch

@@ -96,9 +96,10 @@ class Corpora:
             name += " (first epoch; another mixture in each)"
         for description in descriptions:
             self.say(f"{name}: {lengths_in_words(description)}")
-        if batches.num_skipped:
+        num_skipped = batches.planned.num_skipped
+        if num_skipped:
             self.say(
-                f"{batches.num_skipped:,} of them are longer than --max-tokens or than the model "
+                f"{num_skipped:,} of them are longer than --max-tokens or than the model "
                 "can take, and left out (--skip-invalid-size-inputs-valid-test)"
             )
         return batches

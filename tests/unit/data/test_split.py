@@ -166,4 +166,4 @@ def test_a_sentence_alone_is_counted_without_the_separator_that_it_lacks(side):
         assert not groups.over_long.any()
     data.refuse_too_long(3)
     batches = TranslationBatches(data, BatchLimits(9), (3,), 1, longest_sentences=(3, 3))
-    assert len(batches.groups) == 3
+    assert len(batches.planned.all) == 3

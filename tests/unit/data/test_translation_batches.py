@@ -62,7 +62,7 @@ def test_all_sentences_but_the_over_long_one_in_every_epoch(split):
     numbers = set(range(len(split)))
     for epoch in (1, 2, 3, 4):
         sentences = set(sentences_of(tokens_of(batches, epoch)))
-        left_out = set(batches.groups.first[batches.groups.over_long])
+        left_out = set(batches.planned.all.first[batches.planned.all.over_long])
         assert sentences == numbers - left_out
         assert left_out <= {7}
 
@@ -114,7 +114,7 @@ def test_single_sentences_longer_than_a_batch_are_skipped_on_request(split):
     batches = TranslationBatches(
         split, BatchLimits(max_tokens=32), (1,), seed=1, skip_too_long=True
     )
-    assert batches.num_skipped == 1
+    assert batches.planned.num_skipped == 1
     assert 7 not in sentences_of(tokens_of(batches, 1))
 
 
@@ -185,9 +185,9 @@ def test_a_limit_of_one_gives_the_batches_of_single_sentences(split):
 def test_sentences_longer_than_a_batch_get_their_own(split):
     limits = BatchLimits(max_tokens=32)
     batches = TranslationBatches(split, limits, seed=1)
-    assert (batches.num_skipped, 7 in sentences_of(tokens_of(batches, 1))) == (0, True)
+    assert (batches.planned.num_skipped, 7 in sentences_of(tokens_of(batches, 1))) == (0, True)
     skipped = TranslationBatches(split, limits, seed=1, skip_too_long=True)
-    assert skipped.num_skipped == 1
+    assert skipped.planned.num_skipped == 1
     assert sentences_of(tokens_of(skipped, 1)) == [*range(7), *range(8, len(split))]
     with pytest.raises(DataError, match=r"no sentence to use; all [\d,]+ are longer than --max-t"):
         TranslationBatches(split, BatchLimits(max_tokens=1), seed=1, skip_too_long=True)
