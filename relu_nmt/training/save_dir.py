@@ -125,7 +125,7 @@ class TrainingResult:
             seconds += duration
         return total / seconds if seconds else None
 
-    def measure(self, num_updates: int, seconds: float) -> None:
+    def set_progress(self, num_updates: int, seconds: float) -> None:
         """Set updates and time, and update the peak memory."""
         self.num_updates = num_updates
         self.seconds = seconds
@@ -367,7 +367,7 @@ class CheckpointFolder:
             (self._best_pattern, config.keep_best_checkpoints),
         ):
             # Leave out kinds without a limit, or without a new checkpoint.
-            new_checkpoints = _numbers(pattern, written)
+            new_checkpoints = _with_numbers(pattern, written)
             if count <= 0 or not new_checkpoints:
                 continue
             # Sort by score, the worst in front: the highest score if lower is better.
@@ -385,7 +385,7 @@ def numbered_checkpoints(folder: Path, pattern: str) -> list[tuple[float, Path]]
     """Return a folder's checkpoints, by the number in their names, the group of ``pattern``."""
     with reporting(f"{folder}: cannot read the folder", CheckpointError):
         names = os.listdir(folder)
-    return sorted((number, folder / name) for number, name in _numbers(pattern, names))
+    return sorted((number, folder / name) for number, name in _with_numbers(pattern, names))
 
 
 def last_checkpoints(folder: Path, count: int, pattern: str, last: int | None) -> list[Path]:
@@ -404,7 +404,7 @@ def last_checkpoints(folder: Path, count: int, pattern: str, last: int | None) -
     return paths[:count]
 
 
-def _numbers(pattern: str, names: Iterable[str]) -> list[tuple[float, str]]:
+def _with_numbers(pattern: str, names: Iterable[str]) -> list[tuple[float, str]]:
     """Return the number in each name that matches the pattern, and the name."""
     numbers = []
     for name in names:

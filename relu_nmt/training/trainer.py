@@ -372,7 +372,7 @@ class Trainer:
         self._lap = time.monotonic()
 
     def _write_result(self) -> None:
-        self.result.measure(self.state.num_updates, self._wall())
+        self.result.set_progress(self.state.num_updates, self._wall())
         if self._process.is_first:
             self.result.write()
 
