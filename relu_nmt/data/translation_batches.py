@@ -128,7 +128,10 @@ class EpochGroups:
 
 @dataclass(eq=False)
 class TranslationBatches:
-    """The batches of a split by number. ``seed`` and the epoch alone determine them."""
+    """The batches of a split by number. ``seed`` and the epoch alone determine them.
+
+    ``planned`` has the groups of the planned epoch.
+    """
 
     split: Split  # the sentence pairs, and document boundaries if sentences are joined
     limits: BatchLimits
