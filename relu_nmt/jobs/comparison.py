@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,20 @@ WITHOUT_NOTE = {
 """Headings and names of settings that may differ between runs without a note."""
 
 
+@dataclass(frozen=True)
+class Change:
+    """A setting with another value than before. The values are shown as in a command."""
+
+    name: str
+    earlier: str
+    present: str
+
+    @property
+    def may_change(self) -> bool:
+        """True for settings of a model that may change while it is trained."""
+        return self.name in MAY_CHANGE or "drop" in self.name
+
+
 def compare_with(
     path: Path, settings: Any, config: TrainerConfig, goes_on: bool, fresh_start: str
 ) -> str:
@@ -49,20 +64,15 @@ def compare_with(
 def refuse_other_model(path: Path, stored: Mapping[str, Any], model: Any, fresh_start: str) -> None:
     """Refuse a model that differs from a checkpoint's, except in ``MAY_CHANGE`` and dropout."""
     # Compare in the present form, since earlier versions named some settings otherwise.
-    changes = _changes(
-        _by_slot_and_side(_under_present_names(stored, model)), _by_slot_and_side(_as_stored(model))
-    )
-    options = all_options(type(model))
-    were: list[str] = []
-    are: list[str] = []
-    for name, (earlier, present) in changes.items():
-        if not _may_change(name):
-            were.append(f"{flag_of(name)} {_shown(options[name], earlier)}")
-            are.append(f"{flag_of(name)} {_shown(options[name], present)}")
-    if were:
+    earlier = _by_slot_and_side(_under_present_names(stored, model))
+    changes = _changes(earlier, _by_slot_and_side(_as_stored(model)), type(model))
+    changes = [change for change in changes if not change.may_change]
+    if changes:
+        were = " ".join(f"{flag_of(change.name)} {change.earlier}" for change in changes)
+        are = " ".join(f"{flag_of(change.name)} {change.present}" for change in changes)
         raise CheckpointError(
-            f"{path}: was trained with {' '.join(were)}, not {' '.join(are)}; give the same model "
-            f"flags to go on, or {fresh_start}; if the weights fit, {weights_alone_advice(path)}"
+            f"{path}: was trained with {were}, not {are}; give the same model flags to go on, or "
+            f"{fresh_start}; if the weights fit, {weights_alone_advice(path)}"
         )
 
 
@@ -141,16 +151,12 @@ def _is_equal(stored: Any, settings: Any) -> bool:
 
 def change_note(stored: Mapping[str, Any], settings: Any, goes_on: bool) -> str:
     """Return a note on the settings that changed since a checkpoint, empty if none did."""
-    changes = _changes(*_worth_a_note(stored, settings))
-    options = all_options(type(settings))
     of_model = all_options(type(settings.model))
     texts = []
-    for name, (earlier, present) in changes.items():
+    for change in _changes(*_worth_a_note(stored, settings), type(settings)):
         # If training goes on, fixed settings of the model were compared before.
-        if not goes_on or _may_change(name) or name not in of_model:
-            option = options[name]
-            was = _shown(option, earlier)
-            texts.append(f"{flag_of(name)} {_shown(option, present)} (was {was})")
+        if not goes_on or change.may_change or change.name not in of_model:
+            texts.append(f"{flag_of(change.name)} {change.present} (was {change.earlier})")
     if not texts:
         return ""
     return f"note: settings are changed since the checkpoint: {', '.join(texts)}"
@@ -164,17 +170,17 @@ def _under_present_names(stored: Mapping[str, Any], model: Any) -> Mapping[str, 
         return stored
 
 
-def _may_change(name: str) -> bool:
-    return name in MAY_CHANGE or "drop" in name
-
-
-def _changes(stored: Mapping[str, Any], present: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return the earlier and the present value of the settings that changed, by name."""
-    return {
-        name: (stored[name], value)
-        for name, value in present.items()
-        if name in stored and stored[name] != value
-    }
+def _changes(
+    stored: Mapping[str, Any], present: Mapping[str, Any], settings_class: type
+) -> list[Change]:
+    """Return the settings that both have, with other values."""
+    options = all_options(settings_class)
+    changes = []
+    for name, value in present.items():
+        if name in stored and stored[name] != value:
+            option = options[name]
+            changes.append(Change(name, _shown(option, stored[name]), _shown(option, value)))
+    return changes
 
 
 def _by_slot_and_side(model: Mapping[str, Any]) -> dict[str, Any]:
