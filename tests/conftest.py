@@ -1,5 +1,6 @@
 """What holds for all tests."""
 
+import gc
 import os
 import random
 import signal
@@ -41,6 +42,13 @@ def pytest_configure(config):
     """Draw the seed of the examples that are new in each run. Worker processes get it, too."""
     if config.getoption("hypothesis_seed", None) is None:
         config.option.hypothesis_seed = str(random.SystemRandom().randrange(2**32))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish():
+    """Let the collector of garbage leave out what stays to the end: modules and tests."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
