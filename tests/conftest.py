@@ -31,6 +31,10 @@ os.fsync = lambda descriptor: None
 # Forks of the tests' process are slow: tests of several workers say how many.
 preprocessed_text.available_cores = lambda: 1
 
+# PyTorch would keep a trace of the stack for each kind of device that has no seed yet.
+if not torch.cuda.is_available():
+    torch.manual_seed = lambda seed: torch.default_generator.manual_seed(int(seed))
+
 # Seeds are fixed but in tests/fuzz, and a busy machine must not fail a test.
 settings.register_profile("relu_nmt", deadline=None, derandomize=True, max_examples=50)
 settings.register_profile("thorough", settings.get_profile("relu_nmt"), max_examples=500)

@@ -1,8 +1,9 @@
 """A Python that has imported PyTorch and relu_nmt already, for tests that start processes.
 
 Each import takes seconds. ``start()`` writes a program that takes the words of ``python``. It asks
-a server for a fork, lends it its streams, folder and environment, passes signals on, and ends as
-the fork does. Tests of imports, memory and closed streams start ``sys.executable`` instead.
+a server for a fork, lends it its streams, folder, environment and ignored signals, passes signals
+on, and ends as the fork does. Tests of imports, memory and closed streams start ``sys.executable``
+instead.
 """
 
 import contextlib
@@ -52,10 +53,11 @@ def start(folder):
 
 def ask(address, words):
     """Let the server run Python with these words, and end with its exit code or signal."""
+    ignored = [number for number in PASSED_ON if signal.getsignal(number) == signal.SIG_IGN]
     signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(address)
-        request = json.dumps([words, os.getcwd(), dict(os.environ)]).encode()
+        request = json.dumps([words, os.getcwd(), dict(os.environ), ignored]).encode()
         size = len(request).to_bytes(SIZE, "little")
         socket.send_fds(connection, [size], [0, 1, 2])
         connection.sendall(request)
@@ -157,7 +159,7 @@ def _answer(connection):
     os._exit(0)
 
 
-def _run(words, folder, environment, streams):
+def _run(words, folder, environment, ignored, streams):
     """Be Python with these words, and end the process."""
     import atexit
     import threading
@@ -171,6 +173,8 @@ def _run(words, folder, environment, streams):
         os.chdir(folder)
         os.environ.clear()
         os.environ.update(environment)
+        for number in ignored:
+            signal.signal(number, signal.SIG_IGN)
         sys.stdin, sys.stdout = open(0), open(1, "w")  # noqa: SIM115
         sys.stderr = open(2, "w", buffering=1, errors="backslashreplace")  # noqa: SIM115
         sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr

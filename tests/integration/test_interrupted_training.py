@@ -91,10 +91,10 @@ def test_a_closed_terminal_and_a_queue_let_it_save(data, tmp_path, number, quick
     assert "interrupted" in out and updates(tmp_path) >= 3
 
 
-def test_what_nohup_ignores_stays_ignored(data, tmp_path):
-    process = start(
-        data, tmp_path, "--max-update", "30", command=["nohup"], stdout=subprocess.PIPE, text=True
-    )
+def test_what_nohup_ignores_stays_ignored(data, tmp_path, quick_python):
+    streams = {"stdout": subprocess.PIPE, "text": True}
+    flags = ("--max-update", "30")
+    process = start(data, tmp_path, flags, python=quick_python, command=["nohup"], **streams)
     wait_for(process, "num_updates=3")
     process.send_signal(signal.SIGHUP)
     process.communicate(timeout=300)
