@@ -144,16 +144,15 @@ def _check(self: Any) -> None:
     for name, reason in getattr(self, "refused", {}).items():
         if values[name] != options[name].default:
             raise ConfigError(f"{options[name].label}: {reason}")
-    refuse_shared_files(paths_in(self))
+    refuse_shared_files(paths_in(type(self), values))
     if hasattr(self, "check"):
         self.check()
 
 
-def paths_in(config: Any) -> list[Files]:
-    """Return the paths that settings name, each with the files that it stands for."""
-    values = flat(to_dict(config))
+def paths_in(config_class: type, values: Mapping[str, Any]) -> list[Files]:
+    """Return the paths that flat settings name, each with the files that it stands for."""
     paths: list[Files] = []
-    for name, entry in all_options(type(config)).items():
+    for name, entry in all_options(config_class).items():
         if entry.files is not None and values[name]:
             paths += entry.files.of(name, entry.label, values[name])
     return paths

@@ -245,9 +245,10 @@ def read_settings(config_class: type[ConfigT], namespace: argparse.Namespace) ->
         *Files(part_of=("save_dir",)).of("config", "--config", file),
         *READ.of("module", "--user-module", getattr(namespace, "user_module", ())),
     ]
-    refuse_shared_files([*read, *paths_in(config)])
+    values = flat(to_dict(config))
+    refuse_shared_files([*read, *paths_in(config_class, values)])
     # Print a note on fairseq's flags that do nothing here, in the first process only.
-    idle = {entry.name for entry, _ in idle_options(config_class, flat(to_dict(config)), typed)}
+    idle = {entry.name for entry, _ in idle_options(config_class, values, typed)}
     is_first = os.environ.get("RANK", "0") == "0"
     for name in typed if is_first else ():
         entry = options[name]
