@@ -140,7 +140,7 @@ class RegularizedObjective(nn.Module):
 def _add_terms(output: LossOutput, terms: Sequence[LossTerm]) -> None:
     """Add the terms to the loss, once for each unit, and their means to the metrics.
 
-    The metric of the loss is that of the task alone.
+    The metrics show the loss of the task without the terms.
     """
     count = output.sample_size
     values: dict[str, list[Tensor]] = {}
