@@ -40,10 +40,8 @@ def test_images_of_many_patches_are_refused_before_the_model_is_built(monkeypatc
         build_vision_model(config, 10)
 
 
-@pytest.mark.parametrize("unchecked_bytes", [0, 10_000, memory.UNCHECKED_BYTES])
 @pytest.mark.parametrize("attention", ["softmax", "performer", "reluformer"])
-def test_the_count_changes_no_weight_and_no_random_state(monkeypatch, attention, unchecked_bytes):
-    monkeypatch.setattr(memory, "UNCHECKED_BYTES", unchecked_bytes)
+def test_the_count_changes_no_weight_and_no_random_state(monkeypatch, attention):
     counted = tiny_model(TASK, attention=attention)
     state = torch.get_rng_state()
     torch.manual_seed(1)
