@@ -20,7 +20,8 @@ from relu_nmt.translation.decoder_state import SMALLER_SEARCH
 from relu_nmt.translation.search.beam_search import BeamSearch
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.constraints import TokenConstraints, build_step_score
-from relu_nmt.translation.search.scoring import build_scorer, score_references, words_of
+from relu_nmt.translation.search.reference_scores import score_references
+from relu_nmt.translation.search.scoring import build_scorer, word_mask
 from relu_nmt.translation.search.shortlist import Shortlist
 from relu_nmt.translation.search.translations import Hypothesis, SourceSentence
 
@@ -41,7 +42,7 @@ LEAST_MAX_TOKENS = 2048  # smallest share of ``DEFAULT_MAX_TOKENS`` for each of 
 MOST_BATCHES = 3  # most batches in one task of a worker. After each task it reports its results.
 FLOAT_BYTES = 4
 MOST_LEFT = 0.4
-"""Begin the next batch when at most this fraction of a full batch's hypotheses is open."""
+"""Begin the next batch when at most this fraction of a full batch's hypotheses is live."""
 
 
 class Generator:
@@ -187,47 +188,49 @@ class Generator:
     ) -> Iterator[DoneBatch]:
         """Yield the batches as they are done, from batches of indices [B] of sources.
 
-        A search begins when the searches before it have few open hypotheses left. They go on
-        together, so the last words of a few long translations cost little.
+        The batches share steps (continuous batching). The search of a batch begins when the
+        searches before it have few live hypotheses left, so that the last words of a few long
+        translations cost little.
         """
-        sources_of_batches = [[sources[i] for i in batch] for batch in batches]
-        # Score references batch by batch. A search runs several batches together.
         if self.config.score_reference:
-            for batch, sources_of_batch in zip(batches, sources_of_batches, strict=True):
-                yield batch, self._score(sources_of_batch)
+            for batch in batches:
+                yield batch, self._score([sources[i] for i in batch])
             return
         running: list[BeamSearch] = []
-        waiting = deque(zip(sources_of_batches, batches, strict=True))
+        waiting = deque(batches)
         while running or waiting:
             with self.ensemble.evaluating():  # leave this mode before each yield
-                ended = self._run_to_an_end(running, waiting, first_id)
-            running.remove(ended)
-            yield ended.ids - first_id, ended.results()
+                self._begin_next(sources, first_id, waiting, running)
+                while not any(search.is_done for search in running):
+                    self._step(running)
+                    self._begin_next(sources, first_id, waiting, running)
+            done = next(search for search in running if search.is_done)
+            running.remove(done)
+            yield done.ids - first_id, done.results()
 
-    def _run_to_an_end(
+    def _begin_next(
         self,
-        running: list[BeamSearch],
-        waiting: deque[tuple[list[SourceSentence], np.ndarray]],
+        sources: Sequence[SourceSentence],
         first_id: int,
-    ) -> BeamSearch:
-        """Advance and begin searches until one is done. Return this one."""
+        waiting: deque[np.ndarray],
+        running: list[BeamSearch],
+    ) -> None:
+        """Begin the search of the next batch if few hypotheses of the running ones are live."""
+        size = max((len(search.src_tokens) for search in running), default=0)
+        num_live = sum(search.num_live for search in running)
+        if waiting and num_live <= MOST_LEFT * size * self.config.beam:
+            batch = waiting.popleft()
+            running.append(self._begin([sources[i] for i in batch], batch + first_id))
+
+    def _step(self, running: Sequence[BeamSearch]) -> None:
+        """Advance all running searches by one token."""
         wants_weights = self.config.wants_alignment or self._scorer.needs_attention
-        while True:
-            size = max((len(search.src_tokens) for search in running), default=0)
-            live = sum(search.num_live for search in running)
-            if waiting and live <= MOST_LEFT * size * self.config.beam:
-                sources, indices = waiting.popleft()
-                running.append(self._begin(sources, indices + first_id))
-            # Return a search that is done before another step begins.
-            for search in running:
-                if search.is_done:
-                    return search
-            self._check_memory(running)
-            with self._memory_advice([search.src_tokens for search in running]):
-                steps = [search.next_steps for search in running]
-                outputs = self.ensemble.step(steps, self.config.temperature, wants_weights)
-                for search, output in zip(running, outputs, strict=True):
-                    search.advance(output)
+        self._check_memory(running)
+        with self._memory_advice([search.src_tokens for search in running]):
+            steps = [search.next_steps for search in running]
+            outputs = self.ensemble.step(steps, self.config.temperature, wants_weights)
+            for search, scores in zip(running, outputs, strict=True):
+                search.advance(scores)
 
     def _begin(self, sources: Sequence[SourceSentence], ids: np.ndarray) -> BeamSearch:
         """Encode the sources of a batch, and return its search."""
@@ -246,7 +249,7 @@ class Generator:
             config, self.symbols, ensemble, sources, prefixes, separators, num_free
         )
         # Encode the sources, which may need more memory than there is.
-        is_word = words_of(src_tokens, self.symbols, self._separators)
+        is_word = word_mask(src_tokens, self.symbols, self._separators)
         with self._memory_advice([src_tokens]):
             return BeamSearch(
                 ensemble, config, self._scorer, src_tokens, is_word, ids, constraints, listed

@@ -1,11 +1,10 @@
 """Scores of finished hypotheses: log-probability, length penalty, coverage penalty, or your own.
 
-A search ranks hypotheses by its :class:`Scorer` alone. The scorer also bounds the score that an
-open hypothesis can still reach, for the rules that stop the search.
+A search ranks hypotheses by its :class:`Scorer` alone. The scorer also bounds the score that a
+live hypothesis can still reach, for the rules that stop the search.
 """
 
 from abc import ABC, abstractmethod
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,23 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relu_nmt.attention.base import Need
-from relu_nmt.attention.records import record_attention
 from relu_nmt.config import build_part, option
 from relu_nmt.config.classes import with_own_config
 from relu_nmt.config.registry import Spec
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.documents import Separators
-from relu_nmt.data.translation_batches import shift_right
 from relu_nmt.errors import ConfigError
-from relu_nmt.translation.base import Ensemble
-from relu_nmt.translation.next_token_scores import average_log_probs
 from relu_nmt.translation.search import scorers
 from relu_nmt.translation.search.config import GenerationConfig
-from relu_nmt.translation.search.step_rules import exclude_token
-from relu_nmt.translation.search.translations import Hypothesis
 
-CHUNK = 1024  # target tokens whose logits exist at a time: 128 MB for 32,000 symbols
 LEAST_COVERAGE = 1e-6
 """Smallest coverage of a word: attention weights may be exactly 0, whose logarithm is infinite."""
 
@@ -84,7 +75,7 @@ class Scorer(ABC):
         return float(np.average(scores, weights=lengths))
 
     def bound(self, totals: Tensor, shortest: np.ndarray, longest: np.ndarray) -> Tensor:
-        """Return scores [B, M] that no continuation of open hypotheses exceeds.
+        """Return scores [B, M] that no continuation of live hypotheses exceeds.
 
         Infinity, the default, lets the stop rule ``exact`` search to the longest output. Totals so
         far, [B, M], can only fall. A continuation has ``shortest`` to ``longest`` tokens, int64
@@ -160,7 +151,7 @@ def build_scorer(search: GenerationConfig) -> Scorer:
     return build_part(kind, spec, "--scorer", search)
 
 
-def words_of(
+def word_mask(
     src_tokens: Tensor, symbols: Dictionary, separators: Separators | None = None
 ) -> Tensor:
     """Return the positions of words in sources [B, S], bool [B, S]. Separators are no words."""
@@ -168,63 +159,3 @@ def words_of(
     if separators is not None:
         special |= src_tokens == separators.source
     return ~special
-
-
-def score_references(
-    ensemble: Ensemble,
-    scorer: Scorer,
-    symbols: Dictionary,
-    src_tokens: Tensor,
-    tgt_tokens: Tensor,
-    separators: Separators | None = None,
-) -> list[list[Hypothesis]]:
-    """Return references [B, T] as hypotheses of the sources [B, S] (``--score-reference``)."""
-    pad = symbols.pad_index
-    # Shift the references right, as decoder input that begins with the end symbol.
-    prev_output_tokens = shift_right(tgt_tokens, pad, symbols.eos_index)
-    real = tgt_tokens != pad
-    targets = tgt_tokens[real]  # [N]
-    # Like the search, exclude separators from translations without any.
-    is_single = torch.zeros_like(targets, dtype=torch.bool)  # [N]
-    if separators is not None:
-        num_separators = [separators.num_expected(row) for row in src_tokens.cpu().numpy()]
-        no_separator = torch.tensor(num_separators, device=real.device) == 0
-        is_single = no_separator[:, None].expand_as(real)[real]
-    chosen = []
-    attention = None
-    with ensemble.evaluating():
-        # One forward pass of each model, then the logits of a chunk of tokens at a time.
-        features = []
-        weights = []
-        for model in ensemble.models:
-            recording: Any = nullcontext()
-            if scorer.needs_attention:
-                recording = record_attention(model.aligning_attention, Need(weights=True))
-            with recording as records:
-                features.append(model(src_tokens, prev_output_tokens)[real])
-            if scorer.needs_attention:
-                weights.append(model.alignment_weights(records[0]).float())
-        if weights:
-            mean = torch.stack(weights).mean(0)  # [B, T, S]
-            attention = mean.masked_fill(~real[:, :, None], 0.0).sum(1, keepdim=True)
-        for start in range(0, len(targets), CHUNK):
-            chunk = slice(start, start + CHUNK)
-            by_model = []
-            for model, states in zip(ensemble.models, features, strict=True):
-                logits = model.logits(states[chunk]) / scorer.search.temperature
-                by_model.append(logits.log_softmax(-1))
-            log_probs = average_log_probs(by_model)  # [C, V]
-            if separators is not None and is_single.any():
-                exclude_token(log_probs[None], separators.target, is_single[None, chunk])
-            chosen.append(log_probs.gather(1, targets[chunk, None])[:, 0])
-        # Divide the token scores among the sentences again.
-        by_sentence = torch.cat(chosen).split(real.sum(1).tolist())
-        # Score each reference as a finished hypothesis, in float64.
-        totals = torch.stack([log_probs.double().sum() for log_probs in by_sentence])[:, None]
-        lengths = real.sum(1).cpu().numpy()
-        is_word = words_of(src_tokens, symbols, separators)
-        scores = scorer.score(Outputs(totals, lengths, attention, is_word))[:, 0].tolist()
-    results = []
-    for row, mask, score, token_scores in zip(tgt_tokens, real, scores, by_sentence, strict=True):
-        results.append([Hypothesis(row[mask].cpu().numpy(), score, token_scores.cpu().numpy())])
-    return results

@@ -25,7 +25,8 @@ from relu_nmt.translation.base import Ensemble
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.search import generator as generator_module
 from relu_nmt.translation.search.config import GenerationConfig
-from relu_nmt.translation.search.scoring import build_scorer, score_references
+from relu_nmt.translation.search.reference_scores import score_references
+from relu_nmt.translation.search.scoring import build_scorer
 from relu_nmt.translation.search.translations import SourceSentence
 from tests.tiny import EOS, tiny_config
 

@@ -9,7 +9,8 @@ from relu_nmt.engine.decoder import log_softmax
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.base import Ensemble
 from relu_nmt.translation.search.config import GenerationConfig
-from relu_nmt.translation.search.scoring import build_scorer, score_references
+from relu_nmt.translation.search.reference_scores import score_references
+from relu_nmt.translation.search.scoring import build_scorer
 from tests.tiny import EOS
 
 SOURCE = torch.tensor([[4, 5, 6, 2], [6, 2, 1, 1]])

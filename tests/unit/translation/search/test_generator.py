@@ -9,7 +9,8 @@ from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import OutOfMemoryError
 from relu_nmt.io import memory
 from relu_nmt.translation.search import generator as generator_module
-from relu_nmt.translation.search.scoring import build_scorer, score_references
+from relu_nmt.translation.search.reference_scores import score_references
+from relu_nmt.translation.search.scoring import build_scorer
 from relu_nmt.translation.search.translations import SourceSentence
 from tests.tiny import EOS
 
