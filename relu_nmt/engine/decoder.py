@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import cast
 
 import torch
@@ -85,7 +84,7 @@ class FastDecoder(StepDecoder):
         super().__init__(model)
         layers = model.decoder.layers
         self.layers_kernel = None
-        if native.library() is not None and LayersKernel.fits(layers):
+        if native.library() is not None and LayersKernel.supports(layers):
             self.layers_kernel = LayersKernel(layers)
 
     def start(
@@ -94,9 +93,18 @@ class FastDecoder(StepDecoder):
         state: DecoderState = super().start(src_tokens, num_groups, symbols)
         if all(type(cache) is LayerCache for cache in state.caches):
             state.caches = [FastCache(*cache.source) for cache in state.caches]
-        if symbols is not None:
-            state.projection = projection_to(self.model.output_projection, symbols)
         return state
+
+    def projection_to(self, symbols: Tensor) -> Callable[[Tensor], Tensor]:
+        """Return a map with the symbols' rows of the weight only."""
+        projection = self.model.output_projection
+        if isinstance(projection, PanelLinear):
+            part = projection.restricted_to(symbols)
+            return lambda states: part(states).float()
+        linear = cast(nn.Linear, projection)
+        weight = linear.weight[symbols]  # [V', D]
+        bias = None if linear.bias is None else linear.bias[symbols]
+        return lambda states: F.linear(states, weight, bias).float()
 
     def step(
         self, steps: Sequence[SearchStep], temperature: float = 1.0, want_weights: bool = False
@@ -145,7 +153,7 @@ class FastDecoder(StepDecoder):
         view = StepView(
             num_rows=x.size(1),
             num_trees=num_trees,
-            rows=rows,
+            computed=rows,
             visibility=visibility,
             relative=decoder.embedding.positions.relative(visibility),
             memory_visibility=state.cross_visibility,
@@ -188,13 +196,3 @@ def log_softmax(logits: Tensor, temperature: float) -> Tensor:
         native.call("log_softmax", [("LogSoftmax", values)])
         return logits
     return torch.log_softmax(logits, dim=-1, out=logits)
-
-
-def projection_to(projection: nn.Module, symbols: Tensor) -> Callable[[Tensor], Tensor]:
-    """Return the map from states to the logits of these symbols [V'] only."""
-    if isinstance(projection, PanelLinear):
-        return projection.rows(symbols)
-    # Select the rows of the weight, [V', D], and of the bias.
-    linear = cast(nn.Linear, projection)
-    bias = None if linear.bias is None else linear.bias[symbols]
-    return partial(F.linear, weight=linear.weight[symbols], bias=bias)

@@ -7,7 +7,7 @@ most of the time then passes between products: in Python, in PyTorch's calls, an
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -40,9 +40,9 @@ KERNELS = {
 
 Rounding keys and values to float16 adds little to the error of 8-bit products."""
 
-KNOWN = (SoftmaxAttention, ReLUFormerAttention, ThresholdedReLUAttention)
+SUPPORTED_ATTENTIONS = (SoftmaxAttention, ReLUFormerAttention, ThresholdedReLUAttention)
 """Classes that the kernel computes, not their subclasses, which may compute something else."""
-MULTIPLE = 16
+HEAD_MULTIPLE = 16
 """The width of a head must be a multiple of this."""
 MAX_QUERIES = 64
 """Use the kernel up to this many newest tokens of a tree."""
@@ -111,13 +111,21 @@ class StepView:
     num_rows: int  # N, number of computed beams
     num_trees: int  # R, trees of k beams each
     # [N] int64, indices of the computed beams among all R k = B K, rising. None: all.
-    rows: Tensor | None
+    computed: Tensor | None
     # The cache entries visible to the beams of each tree, their newest ones included.
     visibility: Visibility
     # The position scheme's rotation and bias, computed once for all layers.
     relative: RelativePositions
     memory_visibility: Visibility  # the memory visible to the beams of each sentence
     caches: Sequence[FastCache]  # keys and values of each layer
+
+
+class _KernelWeights(NamedTuple):
+    """The weights of all layers, which do not change between steps."""
+
+    address: int  # of the first norm, which moves if the model moves
+    tensors: list[Values]  # the weights, held here because ``fields`` has their addresses
+    fields: Values  # fields of ``Layers`` of native/arguments.inc
 
 
 class LayersKernel:
@@ -136,19 +144,27 @@ class LayersKernel:
             linears, _, attentions = _parts(layer)
             self.linears += linears.values()
             self.attentions += attentions
-        self.kernel, self.kept = KERNELS[self.linears[0].kernel]
+        self.kernel, self.cache_dtype = KERNELS[self.linears[0].kernel]
         self.largest = max(self.linears, key=lambda linear: linear.weight.numel())
-        self._constant: tuple[int, list[Values], Values] | None = None
+        self._weights: _KernelWeights | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the addresses, which are valid in one process only."""
-        return {**vars(self), "_constant": None}
+        return {**vars(self), "_weights": None}
 
     @classmethod
-    def fits(cls, layers: Sequence[TransformerLayer]) -> bool:
+    def supports(cls, layers: Sequence[TransformerLayer]) -> bool:
         """Return whether the kernel can compute these layers."""
-        kinds = [_kind(layer) for layer in layers]
-        return bool(kinds) and kinds[0] is not None and kinds.count(kinds[0]) == len(kinds)
+        if not layers or not all(map(_is_supported, layers)):
+            return False
+        form = _form(layers[0])
+        if any(_form(layer) != form for layer in layers):
+            return False
+        # Require affine maps of one kernel, for which there is also a kernel of whole layers.
+        kernels, norms = form[:2]
+        if len(norms) != 1 or len(kernels) != 1 or not kernels <= KERNELS.keys():
+            return False
+        return native.has_kernel(KERNELS[min(kernels)][0])
 
     def takes(self, steps: Sequence[SearchStep], num_rows: int) -> bool:
         """Return whether the kernel can compute these steps, and is the faster way.
@@ -180,11 +196,11 @@ class LayersKernel:
         """
         # Renew the addresses if the norms have moved, for example into shared memory.
         norm = _norm(self.layers[0].self_attention_residual)
-        constant = self._constant
-        if constant is None or constant[0] != norm.weight.data_ptr():
+        weights = self._weights
+        if weights is None or weights.address != norm.weight.data_ptr():
             # Assign the finished object, because other threads may use it.
-            constant = self._constant = _constant_arguments(self.layers)
-        layers = {"states": x, "rows": x.size(1), "searches": len(views), **constant[2]}
+            weights = self._weights = _kernel_weights(self.layers)
+        layers = {"states": x, "rows": x.size(1), "searches": len(views), **weights.fields}
         structs = [("Layers", layers)]
         for view in views:
             structs += self._search(view, width=x.size(2))
@@ -198,7 +214,7 @@ class LayersKernel:
         size = view.visibility.num_queries
         # Make room in each layer's cache.
         first_shape = view.num_trees, attention.num_heads, size, attention.head_dim
-        caches = [cache.for_kernel(first_shape, self.kept) for cache in view.caches]
+        caches = [cache.for_kernel(first_shape, self.cache_dtype) for cache in view.caches]
         first_cache = caches[0]
 
         cosines = sines = bias = None
@@ -216,7 +232,7 @@ class LayersKernel:
         self_fields |= {"rows": view.num_rows, "q_row": 3 * width}
         memory_fields |= {"rows": view.num_rows, "q_row": width}
         search = {
-            "picked": view.rows,
+            "picked": view.computed,
             "cosines": cosines,
             "sines": sines,
             "own": self_fields,
@@ -225,12 +241,8 @@ class LayersKernel:
         return [("Search", search), *(("Cache", tensors) for tensors in caches)]
 
 
-def _constant_arguments(layers: Sequence[TransformerLayer]) -> tuple[int, list[Values], Values]:
-    """Return the address of the first norm, the weights of all layers, and fields of ``Layers``.
-
-    They do not change between steps. The kernel reads norms themselves, not copies.
-    """
-    # Collect the addresses of the weights of all layers. The caller holds the tensors.
+def _kernel_weights(layers: Sequence[TransformerLayer]) -> _KernelWeights:
+    """Collect the weights of all layers. The kernel reads norms themselves, not copies."""
     weights: list[Values] = []
     for layer in layers:
         linears, residuals, _ = _parts(layer)
@@ -243,8 +255,8 @@ def _constant_arguments(layers: Sequence[TransformerLayer]) -> tuple[int, list[V
     inner = linears["inner"]
     outer = linears["outer"]
     norm = _norm(layers[0].self_attention_residual)
-    words = [native.words_of("LayerWeights", layer_weights) for layer_weights in weights]
-    constant = {
+    words = [native.struct_words("LayerWeights", layer_weights) for layer_weights in weights]
+    fields = {
         "weights": torch.tensor(words),
         "layers": len(layers),
         "width": outer.weight.size(0),
@@ -254,45 +266,43 @@ def _constant_arguments(layers: Sequence[TransformerLayer]) -> tuple[int, list[V
         "normed_before": layers[0].feed_forward_residual.normalize_before,
         "centered": isinstance(norm, nn.LayerNorm),
     }
-    return norm.weight.data_ptr(), weights, constant
+    return _KernelWeights(norm.weight.data_ptr(), weights, fields)
 
 
-def _kind(layer: TransformerLayer) -> tuple[Any, ...] | None:
-    """Return the properties that all layers must share. None: the kernel cannot compute them."""
+def _is_supported(layer: TransformerLayer) -> bool:
+    """Return whether the kernel computes what the modules of a layer compute."""
     attention = layer.self_attention
     cross = layer.cross_attention
     network = layer.feed_forward
     is_relu = type(network) is FeedForward and network.activation is F.relu
     if cross is None or not is_relu or network.gated or network.normed:
-        return None
+        return False
     # Require plain modules, whose computations the kernel repeats.
     if type(attention) is not SelfAttention or type(cross) is not CrossAttention:
-        return None
+        return False
     linears, residuals, attentions = _parts(layer)
     if attention.parts != 3 or not all(map(_has_kernel, attentions)):
-        return None
-    # Require norms of one kind.
-    norms: set[tuple[type, float | None]] = set()
+        return False
     for residual in residuals.values():
         norm = _norm(residual)
         if type(norm) not in (nn.LayerNorm, RMSNorm) or norm.weight is None:
-            return None
+            return False
         if residual.gain is not None:
-            return None
-        norms.add((type(norm), norm.eps))
-    # Require affine maps of one kernel, for which there is also a kernel of whole layers.
-    kernels: set[str] = set()
-    for linear in linears.values():
-        if not isinstance(linear, PanelLinear) or not linear.has_kernel:
-            return None
-        kernels.add(linear.kernel)
-    if len(norms) != 1 or len(kernels) != 1 or not kernels <= KERNELS.keys():
-        return None
-    if not native.has_kernel(KERNELS[min(kernels)][0]):
-        return None
-    forms = [(type(a), a.config, a.num_heads, a.head_dim) for a in attentions]
-    normed_before = layer.feed_forward_residual.normalize_before
-    return kernels, norms, normed_before, forms, linears["outer"].weight.shape
+            return False
+    return all(isinstance(linear, PanelLinear) and linear.has_kernel for linear in linears.values())
+
+
+def _form(layer: TransformerLayer) -> tuple[Any, ...]:
+    """Return the kernels, norms, attentions and sizes of a layer, which all layers must share."""
+    linears, residuals, attentions = _parts(layer)
+    norms = [_norm(residual) for residual in residuals.values()]
+    return (
+        {linear.kernel for linear in linears.values()},
+        {(type(norm), norm.eps) for norm in norms},
+        layer.feed_forward_residual.normalize_before,
+        [(type(a), a.config, a.num_heads, a.head_dim) for a in attentions],
+        linears["outer"].weight.shape,
+    )
 
 
 def _parts(
@@ -326,11 +336,11 @@ def _norm(residual: Residual) -> nn.LayerNorm | RMSNorm:
 def _has_kernel(attention: Attention) -> bool:
     """Return whether the kernel computes all of an attention, learned maps included."""
     return (
-        type(attention) in KNOWN
+        type(attention) in SUPPORTED_ATTENTIONS
         and not (isinstance(attention, PointwiseAttention) and attention.gain() is not None)
         and attention.query_gain is None
         and type(attention).finish is Attention.finish
-        and attention.head_dim % MULTIPLE == 0
+        and attention.head_dim % HEAD_MULTIPLE == 0
     )
 
 

@@ -35,13 +35,15 @@ MAX_INT8_PRODUCTS = 1 << 25
 class PanelLinear(nn.Module, ABC):
     """An affine map with a copy of its weight for a kernel of this engine, or of oneDNN.
 
-    The first use makes a copy. Pickling leaves copies out.
+    The first use makes a copy. Pickling leaves copies out. The kernel maps rows if this processor
+    has it (``has_kernel``), the weight is unchanged since it was copied (``is_current``), and
+    nothing else is faster for so many rows (``wants_kernel``).
     """
 
     weight: Tensor
     kernel: str
-    _panels: dict[str, Tensor | None] | None = None
-    _packed: Any = None
+    _kernel_copy: dict[str, Tensor | None] | None = None
+    _onednn_copy: Any = None
 
     @abstractmethod
     def pack_for_kernel(self) -> dict[str, Tensor | None]:
@@ -52,7 +54,7 @@ class PanelLinear(nn.Module, ABC):
         """Return whether the kernel is the fastest way to map this many rows in this dtype."""
 
     @abstractmethod
-    def rows(self, index: Tensor) -> nn.Module:
+    def restricted_to(self, index: Tensor) -> nn.Module:
         """Return the map to the outputs ``index`` [D''] alone."""
 
     @property
@@ -68,9 +70,9 @@ class PanelLinear(nn.Module, ABC):
     @property
     def kernel_weights(self) -> dict[str, Tensor | None]:
         """The result of :meth:`pack_for_kernel`, made at the first use."""
-        if self._panels is None:
-            self._panels = self.pack_for_kernel()
-        return self._panels
+        if self._kernel_copy is None:
+            self._kernel_copy = self.pack_for_kernel()
+        return self._kernel_copy
 
     @property
     def num_groups(self) -> int:
@@ -81,11 +83,11 @@ class PanelLinear(nn.Module, ABC):
 
     def drop_copies(self) -> None:
         """Drop the copies, after the weight has changed."""
-        self._panels = self._packed = None
+        self._kernel_copy = self._onednn_copy = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the copies: no other process can read oneDNN's."""
-        return {**super().__getstate__(), "_panels": None, "_packed": None}
+        return {**super().__getstate__(), "_kernel_copy": None, "_onednn_copy": None}
 
     def by_kernel(self, x: Tensor) -> Tensor:
         """Map x [..., D] to [..., D'], both in the kernel's dtype."""
@@ -115,12 +117,12 @@ class PackedLinear(PanelLinear, nn.Linear):
         self.weight, self.bias = linear.weight, linear.bias
         self.dtype = dtype
         self.kernel = f"linear_{native.DTYPES[dtype]}"
-        self._packed_of = self._numbers()
+        self._copied_version = self._version_of_weights()
         # Pack at once for the kernel if it exists, else for oneDNN.
         if self.has_kernel:
-            self._panels = self.pack_for_kernel()
+            self._kernel_copy = self.pack_for_kernel()
         else:
-            self._packed = self._pack_for_onednn()
+            self._onednn_copy = self._pack_for_onednn()
 
     @property
     def has_kernel(self) -> bool:
@@ -130,7 +132,7 @@ class PackedLinear(PanelLinear, nn.Linear):
 
     @property
     def is_current(self) -> bool:
-        return self._numbers() == self._packed_of
+        return self._version_of_weights() == self._copied_version
 
     def pack_for_kernel(self) -> dict[str, Tensor | None]:
         panels = make_panels(self.weight.detach().to(self.dtype))
@@ -142,9 +144,9 @@ class PackedLinear(PanelLinear, nn.Linear):
     def wants_kernel(self, num_rows: int, dtype: torch.dtype) -> bool:
         few = num_rows * self.weight.numel() <= MAX_PRODUCTS
         is_faster = few or torch.get_num_threads() == 1
-        return is_faster and self._serves(dtype) and self.has_kernel
+        return is_faster and self._may_use_copy(dtype) and self.has_kernel
 
-    def rows(self, index: Tensor) -> nn.Linear:
+    def restricted_to(self, index: Tensor) -> nn.Linear:
         part = nn.Linear(self.in_features, len(index), bias=False, device="meta")
         # Tensors made in inference mode have no version, which the fingerprint needs.
         with torch.inference_mode(False), torch.no_grad():
@@ -159,21 +161,21 @@ class PackedLinear(PanelLinear, nn.Linear):
         """Map [..., D] to [..., D']."""
         # Fall back to the plain map for gradients, other dtypes and changed weights.
         dtype = computing_dtype(x)
-        if x.numel() == 0 or not (x.is_cpu and self._serves(dtype)):
+        if x.numel() == 0 or not (x.is_cpu and self._may_use_copy(dtype)):
             return super().forward(x)
         x = x.to(dtype)
         if self.wants_kernel(x.numel() // self.in_features, dtype):
             return self.by_kernel(x)
-        if self._packed is None:
-            self._packed = self._pack_for_onednn()
-        return torch.ops.mkldnn._linear_pointwise(x, *self._packed, "none", [], "")
+        if self._onednn_copy is None:
+            self._onednn_copy = self._pack_for_onednn()
+        return torch.ops.mkldnn._linear_pointwise(x, *self._onednn_copy, "none", [], "")
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore the module. The first use makes new copies of the weight."""
         super().__setstate__(state)
-        self._packed_of = self._numbers()
+        self._copied_version = self._version_of_weights()
 
-    def _numbers(self) -> tuple[int, ...]:
+    def _version_of_weights(self) -> tuple[int, ...]:
         """Return a fingerprint of the weight and bias, which changes when they change."""
         # Every step calls this, and access as attributes would take three times as long.
         weight, bias = self._parameters["weight"], self._parameters["bias"]
@@ -181,7 +183,7 @@ class PackedLinear(PanelLinear, nn.Linear):
         numbers = weight.data_ptr(), weight._version
         return numbers if bias is None else (*numbers, bias.data_ptr(), bias._version)
 
-    def _serves(self, dtype: torch.dtype) -> bool:
+    def _may_use_copy(self, dtype: torch.dtype) -> bool:
         """Return whether the copy may serve: right dtype, no gradients, unchanged weight."""
         fits = dtype == self.dtype and not torch.is_grad_enabled()
         return fits and self.weight.is_cpu and self.is_current
@@ -217,7 +219,7 @@ class Int8Linear(PanelLinear):
         bias = None if linear.bias is None else linear.bias.detach().float()
         self.register_buffer("bias", bias)
         if self.has_kernel:
-            self._panels = self.pack_for_kernel()
+            self._kernel_copy = self.pack_for_kernel()
 
     def pack_for_kernel(self) -> dict[str, Tensor | None]:
         return {
@@ -232,7 +234,7 @@ class Int8Linear(PanelLinear):
         is_faster = few or native.is_wanted() or not torch.cpu._is_vnni_supported()
         return is_faster and self.has_kernel
 
-    def rows(self, index: Tensor) -> "Int8Linear":
+    def restricted_to(self, index: Tensor) -> "Int8Linear":
         part = copy.copy(self)
         part._buffers = dict(self._buffers)
         for name, values in self._buffers.items():
@@ -250,9 +252,9 @@ class Int8Linear(PanelLinear):
         return self._by_onednn(x)
 
     def _by_onednn(self, x: Tensor) -> Tensor:
-        if self._packed is None:
-            self._packed = torch.ops.onednn.qlinear_prepack(self.weight, None)
-        packed = self._packed
+        if self._onednn_copy is None:
+            self._onednn_copy = torch.ops.onednn.qlinear_prepack(self.weight, None)
+        packed = self._onednn_copy
         levels, scale, zero = quantize(x)
         zeros = torch.zeros_like(self.sums, dtype=torch.int64)
         # oneDNN takes one scale for all rows, so the scale of each row is applied afterwards. The

@@ -26,12 +26,11 @@ class SearchState:
 
     Attributes:
         symbols: ids of the only symbols that the search may write, int64 [V']. None: all.
-        projection: maps states [..., D] to the scores [..., V'] of these symbols alone. None: the
-            model's own scores are selected.
+        project: maps states [..., D] to the logits [..., V'] of these symbols. None: all symbols.
     """
 
     symbols: Tensor | None = None
-    projection: Callable[[Tensor], Tensor] | None = None
+    project: Callable[[Tensor], Tensor] | None = None
 
     def reorder(self, parents: Tensor) -> None:
         """Let beam k of sentence b continue beam ``parents[b, k]`` [B, K] int64 of its group."""
@@ -134,8 +133,14 @@ class StepDecoder:
                 then indices into them, 0 to V' - 1. ``None``: all symbols.
         """
         state = self.model.start(src_tokens, num_groups)
-        state.symbols = symbols
+        if symbols is not None:
+            state.symbols = symbols
+            state.project = self.projection_to(symbols)
         return state
+
+    def projection_to(self, symbols: Tensor) -> Callable[[Tensor], Tensor]:
+        """Return the map from final states [..., D] to the logits of these symbols [V']."""
+        return lambda states: self.model.logits(states)[..., symbols]
 
     def step(
         self, steps: Sequence[SearchStep], temperature: float = 1.0, want_weights: bool = False
@@ -162,10 +167,7 @@ class StepDecoder:
 
     def logits(self, states: Tensor, state: SearchState) -> Tensor:
         """Return the logits [..., V'] of the symbols of a search from final states [..., D]."""
-        if state.projection is not None:
-            return state.projection(states).float()
-        logits = self.model.logits(states)
-        return logits if state.symbols is None else logits[..., state.symbols]
+        return self.model.logits(states) if state.project is None else state.project(states)
 
     def scores(self, states: Tensor, step: SearchStep, temperature: float) -> NextTokenScores:
         """Return the scores that belong to final states [B, K, D] of the newest tokens."""

@@ -50,7 +50,7 @@ def _structs() -> dict[str, dict[str, str]]:
     return structs
 
 
-def words_of(struct: str, values: Mapping[str, Any]) -> list[int]:
+def struct_words(struct: str, values: Mapping[str, Any]) -> list[int]:
     """Return the values of all fields of a struct as words of 8 bytes, in the table's order.
 
     Pointers are tensors or None, sizes integers or flags, nested structs mappings. The words of
@@ -60,7 +60,7 @@ def words_of(struct: str, values: Mapping[str, Any]) -> list[int]:
         TypeError: a field is missing or unknown.
 
     Example:
-        >>> words_of("NormWeights", {"gain": None, "bias": None})
+        >>> struct_words("NormWeights", {"gain": None, "bias": None})
         [0, 0]
     """
     fields = STRUCTS[struct]
@@ -77,7 +77,7 @@ def words_of(struct: str, values: Mapping[str, Any]) -> list[int]:
         elif kind == "POINTER":
             words.append(0 if value is None else value.data_ptr())
         else:
-            words += words_of(kind, value)
+            words += struct_words(kind, value)
     return words
 
 
@@ -123,13 +123,13 @@ def call(name: str, structs: Sequence[tuple[str, Mapping[str, Any]]], number: fl
     """Call a kernel by its name without the form.
 
     ``structs`` of arguments.inc follow one another in memory, each with its name and the values of
-    :func:`words_of`. ``number`` is the kernel's factor or epsilon, if it has one.
+    :func:`struct_words`. ``number`` is the kernel's factor or epsilon, if it has one.
     """
     kernel = _find(name)
     assert kernel is not None, f"look with has_kernel before calling {name}"
     words = array("q")  # 8 bytes each
     for struct, values in structs:
-        words.extend(words_of(struct, values))
+        words.extend(struct_words(struct, values))
     kernel(words.buffer_info()[0], number)
 
 

@@ -19,7 +19,7 @@ LINEAR = {
 
 
 def words(**changes):
-    return native.words_of("Linear", {**LINEAR, **changes})
+    return native.struct_words("Linear", {**LINEAR, **changes})
 
 
 def test_fields_are_written_in_the_order_of_the_table():
@@ -27,7 +27,7 @@ def test_fields_are_written_in_the_order_of_the_table():
     expected = [*map(torch.Tensor.data_ptr, pointers), 0, 0, 0, 1, 4, 2, 7]
     assert words() == expected
     backwards = dict(reversed(LINEAR.items()))
-    assert native.words_of("Linear", backwards) == expected
+    assert native.struct_words("Linear", backwards) == expected
 
 
 def test_missing_and_unknown_fields_are_errors():

@@ -110,7 +110,7 @@ def step_of(kind, rows, memory_keys, layers=1, searches=1):
     dtype = {"int8": torch.float16}.get(kind, DTYPES[kind])
     states = random(rows, width)
     layer = random_layer(kind, width)
-    weights = [native.words_of("LayerWeights", layer) for _ in range(layers)]
+    weights = [native.struct_words("LayerWeights", layer) for _ in range(layers)]
     groups = width * layer["qkv"]["panels"].element_size() // 4
     fields = {"normed_before": False, "centered": True, "layers": layers, "searches": searches}
     fields |= {"states": states, "weights": torch.tensor(weights, dtype=torch.int64)}

@@ -144,7 +144,7 @@ def test_a_map_to_some_outputs_equals_these_columns_of_the_whole(product):
     layer = Int8Linear(nn.Linear(16, 50).requires_grad_(False))
     x = torch.randn(3, 16)
     index = torch.tensor([0, 7, 8, 31, 49])
-    torch.testing.assert_close(layer.rows(index)(x), layer(x)[:, index])
+    torch.testing.assert_close(layer.restricted_to(index)(x), layer(x)[:, index])
 
 
 def small_model(attention="softmax"):

@@ -245,13 +245,13 @@ def test_other_threads_never_see_half_of_the_constant_arguments():
 
         @property
         def weight(self):
-            assert step._constant is None
+            assert step._weights is None
             return torch.ones(64)
 
     for layer in step.layers:
         layer.feed_forward_residual.__dict__["norm"] = Norm()
     forced(decoder, steps=1)
-    assert step._constant[2]["weights"].numel() == 2 * (6 * 4 + 3 * 2)
+    assert step._weights.fields["weights"].numel() == 2 * (6 * 4 + 3 * 2)
 
 
 @needs_kernels
@@ -267,7 +267,7 @@ def test_keys_and_values_are_clamped_to_the_range_of_float16(precision):
     assert first_values[2].isnan()
     qkv = decoder.model.decoder.layers[0].self_attention.qkv
     qkv.scale[-1] = 1e6  # of values
-    qkv._panels = None
+    qkv._kernel_copy = None
     with torch.inference_mode():
         search.step(torch.full((21, 1), SYMBOLS.eos_index))
     values = state.caches[0].target[1]

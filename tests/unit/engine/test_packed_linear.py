@@ -9,7 +9,6 @@ from torch import nn
 
 from relu_nmt.engine import linear as affine
 from relu_nmt.engine import native
-from relu_nmt.engine.decoder import projection_to
 from relu_nmt.engine.linear import PackedLinear, can_pack, pack_linear
 
 pytestmark = pytest.mark.skipif(not can_pack(), reason="needs x86 and oneDNN")
@@ -137,11 +136,11 @@ def test_a_map_to_some_outputs_is_packed_too(bias, product):
         linear = nn.Linear(6, 9, bias=bias)
     x = torch.randn(3, 6)
     rows = torch.tensor([2, 3, 8])
-    part = projection_to(PackedLinear(linear, torch.float32), rows)
+    part = PackedLinear(linear, torch.float32).restricted_to(rows)
     torch.testing.assert_close(part(x), linear(x)[:, rows])
     assert product == [3]
     moved = PackedLinear(linear, torch.float32).to("meta")
-    assert type(moved.rows(rows.to("meta"))) is nn.Linear
+    assert type(moved.restricted_to(rows.to("meta"))) is nn.Linear
 
 
 def test_gradients_empty_rows_and_other_dtypes_use_the_plain_map(product):
@@ -209,7 +208,7 @@ def test_onednn_maps_rows_that_are_not_whole_groups():
     linear = nn.Linear(5, 3)
     x = torch.randn(2, 5)
     packed = PackedLinear(linear, torch.bfloat16)
-    assert packed._panels is None
+    assert packed._kernel_copy is None
     with torch.autocast("cpu", torch.bfloat16):
         torch.testing.assert_close(packed(x), linear(x))
 
@@ -219,15 +218,15 @@ def test_several_threads_share_many_products(monkeypatch):
     monkeypatch.setattr(affine, "MAX_PRODUCTS", 5 * 8 * 3)
     linear = nn.Linear(8, 3)
     packed = PackedLinear(linear, torch.float32)
-    if packed._panels is None:
+    if packed._kernel_copy is None:
         pytest.skip("needs the kernels")
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     x = torch.randn(6, 8)
     torch.testing.assert_close(packed(x[1:]), linear(x[1:]))
-    assert packed._packed is None
+    assert packed._onednn_copy is None
     torch.testing.assert_close(packed(x), linear(x))
-    assert packed._packed is not None
+    assert packed._onednn_copy is not None
     torch.set_num_threads(threads)
 
 

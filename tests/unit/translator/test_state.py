@@ -164,7 +164,7 @@ def test_kernels_find_weights_that_moved_to_shared_memory(tmp_path):
         kernel = decoder.layers_kernel
         if kernel is not None:
             norm = kernel.layers[0].self_attention_residual.norm
-            assert kernel._constant[0] == norm.weight.data_ptr()
+            assert kernel._weights.address == norm.weight.data_ptr()
 
 
 def test_a_model_with_hooks_cannot_be_pickled(tmp_path):

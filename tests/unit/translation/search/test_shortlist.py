@@ -6,7 +6,6 @@ import pytest
 import torch
 from toy_models import generator_of, hypothesis_scores, tokens_of
 
-from relu_nmt.engine.decoder import projection_to
 from relu_nmt.engine.linear import Int8Linear, has_fast_int8
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.tokenization.pipeline import TextPipeline
@@ -144,7 +143,8 @@ def test_rows_of_a_map_in_8_bits_equal_its_outputs():
     full = Int8Linear(torch.nn.Linear(16, 30).requires_grad_(False))
     x = torch.randn(3, 16)
     rows = torch.tensor([2, 3, 29])
-    torch.testing.assert_close(projection_to(full, rows)(x), full(x)[:, rows], atol=1e-6, rtol=0)
+    part = full.restricted_to(rows)
+    torch.testing.assert_close(part(x), full(x)[:, rows], atol=1e-6, rtol=0)
 
 
 def model_1(pairs, rounds):
