@@ -1,4 +1,11 @@
-"""Terms that a translation must not contain, found in the letters that it has written so far."""
+"""Terms that a translation must not contain, found in the letters that it has written so far.
+
+The symbols of a translation need not divide it where words begin and end. Of the banned term
+"man", "ma" may end one symbol and "n" begin the next, so terms are letters here, and not tokens.
+The :class:`Ending` of a hypothesis is the beginning of a term that it has written, such as "ma".
+:meth:`BannedTerms.forbidden` finds the symbols that would complete a term: all that begin with "n"
+and end the word there.
+"""
 
 import itertools
 from collections import defaultdict
@@ -210,7 +217,7 @@ class TermBans(StepRule):
         if self._tracker is not None:
             rooms = self._written.room(step, log_probs).expand(shape).tolist()
             for row, beam, progress in self._tracker:
-                last[row][beam] |= progress.missing > max(0, rooms[row][beam] - 3)
+                last[row][beam] |= progress.num_missing > max(0, rooms[row][beam] - 3)
         return last
 
     def apply(self, log_probs: Tensor, step: int) -> None:

@@ -4,7 +4,7 @@ Reference: Post and Vilar 2018, "Fast lexically constrained decoding with dynami
 for neural machine translation", section 3, in the form of Hu et al. 2019, "Improved lexically
 constrained decoding for translation and monolingual rewriting", as in fairseq's ``--constraints``:
 the beam is divided among hypotheses with equally many tokens of the terms
-(:func:`share_among_terms`). Three things differ. Where terms overlap, all ways of reading a
+(:func:`share_among_terms`). Three things differ. Where terms overlap, all readings of a
 hypothesis are followed. No term goes missing, as the longest output leaves room for all. Terms are
 whole words, unless asked otherwise. Sentences that are translated together have their own terms.
 """
@@ -14,6 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,19 +26,35 @@ from relu_nmt.translation.search.step_rules import StepRule, Written, forbid, st
 from relu_nmt.translation.search.symbol_texts import SymbolTexts
 
 Term = tuple[int, ...]
-Way = tuple[tuple[Term, ...], Term]
-"""A way to read a hypothesis: the terms not yet begun, and the rest of a begun term or ()."""
 WORD_END: Term = (-1,)
 """Rest of a written term whose last word may go on. The term counts once the word ends."""
-MOST_WAYS = 32
-"""Most ways that are followed. Only terms with many overlaps have more."""
+MOST_READINGS = 32
+"""Most readings that are followed. Only terms with many overlaps have more."""
+
+
+class Reading(NamedTuple):
+    """One way to find the terms in a hypothesis."""
+
+    left: tuple[Term, ...]  # the terms not yet begun
+    remainder: Term = ()  # rest of the begun term. (): no term is begun, and the reading is free
+
+    @property
+    def num_missing(self) -> int:
+        """The tokens of all terms that are not yet written."""
+        remainder = () if self.remainder == WORD_END else self.remainder
+        return sum(map(len, self.left)) + len(remainder)
 
 
 @dataclass(frozen=True)
 class ForcedTerms:
     """Terms that a translation must contain without overlaps, and how much of them is written.
 
-    The progress is a state of an automaton that is built on demand.
+    The progress is a state of an automaton that is built on demand. For the term "5 6" it has three
+    states, which are sets of readings (terms left, remainder of the begun term)::
+
+        start    {("5 6", -)}             --5--> begun, other --> start
+        begun    {(-, "6"), ("5 6", -)}   --6--> written, 5 --> begun, other --> start
+        written  {(-, -)}                 other --> written
 
     Args:
         terms: token ids of each term. A term that is given twice must occur twice.
@@ -46,16 +63,17 @@ class ForcedTerms:
             The prefix may contain terms.
         later: the terms of each later sentence. ``terms`` then belong to the current sentence.
             Empty: there is one sentence, or terms may be in any sentence.
-        ways: all ways to read the sentence so far. At least one is free: no term is begun in it.
-            By default nothing is written.
+        readings: all readings of the sentence so far, at least a free one. By default nothing is
+            written.
         texts: texts of the symbols, for terms of whole words. None: terms may be parts of words.
         is_open: the last word of the sentence so far may go on.
 
     Example:
         >>> terms = ForcedTerms(((5, 6), (5,)), ordered=False)
-        >>> [terms.missing, terms.advance(5).missing, terms.advance(5).advance(6).missing]
+        >>> begun = terms.advance(5)
+        >>> [terms.num_missing, begun.num_missing, begun.advance(6).num_missing]
         [3, 2, 1]
-        >>> terms.advance(5).advance(4).advance(5).advance(6).missing
+        >>> terms.advance(5).advance(4).advance(5).advance(6).num_missing
         0
     """
 
@@ -63,40 +81,43 @@ class ForcedTerms:
     ordered: bool = True
     prefix: Term = ()
     later: tuple["ForcedTerms", ...] = ()
-    ways: tuple[Way, ...] = ()
+    readings: tuple[Reading, ...] = ()
     texts: SymbolTexts | None = None
     is_open: bool = False
 
     def __post_init__(self) -> None:
-        if not self.ways:
-            object.__setattr__(self, "ways", ((self.terms, ()),))
+        if not self.readings:
+            object.__setattr__(self, "readings", (Reading(self.terms),))
 
     @cached_property
     def num_tokens(self) -> int:
         """All tokens of terms and prefixes. 0: nothing is forced."""
         # A prefix of the first sentence may leave its last word open.
-        spaces = self._spaces((self.terms, ()), is_open=True)
+        spaces = self._spaces(Reading(self.terms), is_open=True)
         number = sum(map(len, self.terms)) + len(self.prefix) + spaces
         return number + sum(sentence.num_tokens for sentence in self.later)
 
     @cached_property
-    def missing(self) -> int:
+    def num_missing(self) -> int:
         """The fewest tokens that complete the terms."""
-        return self.missing_here + sum(sentence.missing for sentence in self.later)
+        return self.num_missing_here + sum(sentence.num_missing for sentence in self.later)
 
     @cached_property
-    def missing_here(self) -> int:
+    def num_missing_here(self) -> int:
         """The fewest tokens that complete the terms of the current sentence."""
         # Terms in the prefix count as written.
-        read = replace(self, prefix=())
+        progress = replace(self, prefix=())
         for token in self.prefix:
-            read = read.advance(token)
-        fewest = min(_missing(way) + read._spaces(way, read.is_open) for way in read.ways)
-        return len(self.prefix) + fewest
+            progress = progress.advance(token)
+        numbers = []
+        for reading in progress.readings:
+            spaces = progress._spaces(reading, progress.is_open)
+            numbers.append(reading.num_missing + spaces)
+        return len(self.prefix) + min(numbers)
 
-    def _spaces(self, way: Way, is_open: bool) -> int:
-        """Return how many tokens must end a word before the terms that a way still needs."""
-        left, remainder = way
+    def _spaces(self, reading: Reading, is_open: bool) -> int:
+        """Return how many tokens must end a word before the terms that a reading still needs."""
+        left, remainder = reading
         if self.texts is None:
             return 0
         continues = self.texts.continues
@@ -119,103 +140,98 @@ class ForcedTerms:
         """Return whether the last word may go on behind a token."""
         return self.texts is not None and bool(self.texts.stays_open[token])
 
-    def _free_ways(self, joins: bool) -> tuple[Way, ...]:
-        """Return the free ways if the next token joins, or does not join, the last word."""
+    def _free_readings(self, joins: bool) -> tuple[Reading, ...]:
+        """Return the free readings if the next token joins, or does not join, the last word."""
         if joins:
-            return tuple(way for way in self.ways if not way[1])
-        return tuple((left, ()) for left, remainder in self.ways if remainder in ((), WORD_END))
+            return tuple(reading for reading in self.readings if not reading.remainder)
+        ended = [reading.left for reading in self.readings if reading.remainder in ((), WORD_END)]
+        return tuple(map(Reading, ended))
 
     @cached_property
-    def _otherwise(self) -> dict[tuple[bool, bool], "ForcedTerms"]:
+    def _after_other_token(self) -> dict[tuple[bool, bool], "ForcedTerms"]:
         return {}
 
-    def otherwise(self, joins: bool = False, opens: bool = False) -> "ForcedTerms":
+    def after_other_token(self, joins: bool = False, opens: bool = False) -> "ForcedTerms":
         """Return the progress after a token of no term. See :meth:`joins` and :meth:`opens`."""
-        if (joins, opens) not in self._otherwise:
-            ways = self._free_ways(joins)
-            if ways != self.ways:
-                ways = _best(ways)
+        if (joins, opens) not in self._after_other_token:
+            readings = self._free_readings(joins)
+            if readings != self.readings:
+                readings = _best(readings)
             progress = self
-            if ways != self.ways or opens != self.is_open:
-                progress = replace(self, ways=ways, is_open=opens)
-            self._otherwise[joins, opens] = progress
-        return self._otherwise[joins, opens]
+            if readings != self.readings or opens != self.is_open:
+                progress = replace(self, readings=readings, is_open=opens)
+            self._after_other_token[joins, opens] = progress
+        return self._after_other_token[joins, opens]
 
     @cached_property
-    def after(self) -> dict[int, "ForcedTerms"]:
+    def next_states(self) -> dict[int, "ForcedTerms"]:
         """The progress after each token that the prefix or a term needs next."""
         # A prefix leaves one choice.
         if self.prefix:
             first = self.prefix[0]
             read = replace(self, prefix=()).advance(first)
             return {first: replace(read, prefix=self.prefix[1:])}
-        # Each way goes on with its begun term. A free way begins a term at a new word.
-        ways: dict[int, list[Way]] = defaultdict(list)
-        for left, remainder in self.ways:
+        # Each reading goes on with its begun term. A free reading begins a term at a new word.
+        readings: dict[int, list[Reading]] = defaultdict(list)
+        for left, remainder in self.readings:
             if remainder and remainder != WORD_END:
-                ways[remainder[0]].append((left, remainder[1:]))
-        for left, _ in self.otherwise().ways:
+                readings[remainder[0]].append(Reading(left, remainder[1:]))
+        for left, _ in self.after_other_token().readings:
             next_terms = left[:1] if self.ordered else left
             for i, term in enumerate(next_terms):
                 if not self.joins(term[0]):
-                    ways[term[0]].append((left[:i] + left[i + 1 :], term[1:]))
-        after = {}
-        for token, begun in ways.items():
+                    readings[term[0]].append(Reading(left[:i] + left[i + 1 :], term[1:]))
+        states = {}
+        for token, begun in readings.items():
             opens = self.opens(token)
-            new_ways = list(self._free_ways(self.joins(token)))
+            new_readings = list(self._free_readings(self.joins(token)))
             for left, remainder in begun:
                 if opens and not remainder:
                     remainder = WORD_END
-                new_ways.append((left, remainder))
-            after[token] = replace(self, ways=_best(new_ways), is_open=opens)
-        return after
+                new_readings.append(Reading(left, remainder))
+            states[token] = replace(self, readings=_best(new_readings), is_open=opens)
+        return states
 
     @cached_property
     def begun(self) -> set[int]:
         """The tokens that go on with a begun term."""
-        return {remainder[0] for _, remainder in self.ways if remainder not in ((), WORD_END)}
+        return {remainder[0] for _, remainder in self.readings if remainder not in ((), WORD_END)}
 
     def ends_with(self, token: int) -> bool:
         """Return whether a token is part of the prefix, or the last token of a term."""
-        if token not in self.after:
+        if token not in self.next_states:
             return False
         if self.prefix:
             return True
-        return any((token,) in (remainder, *left) for left, remainder in self.ways)
+        return any((token,) in (remainder, *left) for left, remainder in self.readings)
 
     def advance(self, token: int) -> "ForcedTerms":
         """Return the progress with one more token."""
-        if token in self.after:
-            return self.after[token]
-        return self.otherwise(self.joins(token), self.opens(token))
+        if token in self.next_states:
+            return self.next_states[token]
+        return self.after_other_token(self.joins(token), self.opens(token))
 
     def next_sentence(self) -> "ForcedTerms":
         """Return the progress at the beginning of the next sentence."""
         if not self.later:
-            return self.otherwise()
+            return self.after_other_token()
         return replace(self.later[0], later=self.later[1:])
 
 
-def _missing(way: Way) -> int:
-    left, remainder = way
-    if remainder == WORD_END:
-        remainder = ()
-    return sum(map(len, left)) + len(remainder)
-
-
-def _best(ways: Sequence[Way]) -> tuple[Way, ...]:
-    """Return the ways, the best first, without ways that a free way makes superfluous."""
-    # Compare each way with the free ways, in which no term is begun.
-    unique = sorted(dict.fromkeys(ways), key=lambda way: (_missing(way), way))
-    needs = [Counter(left) for left, _ in unique]
-    free = [i for i, (_, remainder) in enumerate(unique) if not remainder]
+def _best(readings: Sequence[Reading]) -> tuple[Reading, ...]:
+    """Return the readings, the best first, without those that a free reading makes superfluous."""
+    # Compare each reading with the free readings, in which no term is begun.
+    unique = sorted(dict.fromkeys(readings), key=lambda reading: (reading.num_missing, reading))
+    needs = [Counter(reading.left) for reading in unique]
+    free = [i for i, reading in enumerate(unique) if not reading.remainder]
     best = []
-    for i, (_, remainder) in enumerate(unique):
-        # Drop a way if a free way needs no other terms: it has written the begun term already.
-        if not any(needs[j] <= needs[i] and (remainder or needs[j] != needs[i]) for j in free):
-            best.append(unique[i])
-    first_free = next(way for way in best if not way[1])
-    best = best[:MOST_WAYS]
+    for i, reading in enumerate(unique):
+        # Drop a reading if a free one needs no other terms: it has written the begun term already.
+        is_begun = bool(reading.remainder)
+        if not any(needs[j] <= needs[i] and (is_begun or needs[j] != needs[i]) for j in free):
+            best.append(reading)
+    first_free = next(reading for reading in best if not reading.remainder)
+    best = best[:MOST_READINGS]
     return tuple(best if first_free in best else [*best, first_free])
 
 
@@ -255,27 +271,29 @@ class TermTracker(StepRule):
         for row, beam, progress in self:
             room = rooms[row][beam] - 1  # after the next token
             # Skip hypotheses with all terms, unless a token could undo one that then has no room.
-            worst = progress if progress.prefix else progress.otherwise(progress.is_open, True)
-            if not progress.missing and worst.missing <= room:
+            worst = progress
+            if not progress.prefix:
+                worst = progress.after_other_token(progress.is_open, opens=True)
+            if not progress.num_missing and worst.num_missing <= room:
                 continue
-            if progress.missing:
+            if progress.num_missing:
                 log_probs[row, beam, self._written.eos_index] = -torch.inf
             # Terms that may be in any sentence can wait for the last sentence.
             is_assigned = False
             if sentences_left is not None:
                 is_assigned = sentences_left[row][beam] <= len(progress.later) + 1
-            if is_assigned and progress.missing_here:
+            if is_assigned and progress.num_missing_here:
                 log_probs[row, beam, self._separator] = -torch.inf
             allowed = []
-            for token, new_progress in progress.after.items():
-                if new_progress.missing <= room:
+            for token, new_progress in progress.next_states.items():
+                if new_progress.num_missing <= room:
                     allowed.append(token)
             # Allow only necessary tokens where any other token would leave too little room.
-            if progress.prefix or progress.otherwise().missing > room:
-                if not progress.missing_here:  # the next sentence needs all remaining tokens
+            if progress.prefix or progress.after_other_token().num_missing > room:
+                if not progress.num_missing_here:  # the next sentence needs all remaining tokens
                     allowed.append(self._separator)
                 log_probs[row, beam] = -torch.inf
-            elif worst.missing > room:
+            elif worst.num_missing > room:
                 _leave_room(log_probs[row, beam], progress, room)
             # Restore the models' scores of terms, which other rules may have forbidden.
             log_probs[row, beam, allowed] = self.model[row, beam, allowed]
@@ -313,7 +331,7 @@ def _leave_room(log_probs: Tensor, progress: ForcedTerms, room: int) -> None:
     joining = progress.texts.continues & progress.is_open
     opening = progress.texts.stays_open
     for joins, opens in itertools.product((False, True), repeat=2):
-        if progress.otherwise(joins, opens).missing > room:
+        if progress.after_other_token(joins, opens).num_missing > room:
             forbidden = (joining == joins) & (opening == opens)
             log_probs[torch.from_numpy(forbidden).to(log_probs.device)] = -torch.inf
 
@@ -353,7 +371,7 @@ def _further(
     best = log_probs.argmax(1).tolist()
     pairs = []
     for beam, progress in enumerate(beams):
-        pairs += [(beam, token) for token in dict.fromkeys([best[beam], *progress.after])]
+        pairs += [(beam, token) for token in dict.fromkeys([best[beam], *progress.next_states])]
     index = torch.tensor(pairs, device=totals.device)
     sums = totals[index[:, 0]] + log_probs[index[:, 0], index[:, 1]]
     return dict(zip(pairs, sums.tolist(), strict=True))
@@ -367,7 +385,7 @@ def _shared_out(
     by_missing: dict[int, list[tuple[float, int, int]]] = defaultdict(list)
     for (parent, token), total in sums.items():
         if total > -torch.inf:
-            missing = beams[parent].advance(token).missing
+            missing = beams[parent].advance(token).num_missing
             by_missing[missing].append((total, token, parent))
     columns = []
     for _, candidates in sorted(by_missing.items()):

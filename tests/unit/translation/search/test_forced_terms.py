@@ -64,10 +64,10 @@ def _follow(tokens, terms):
 def test_progress_knows_whether_terms_occur(tokens, forced):
     progress = forced
     for token in tokens:
-        missing = progress.missing
-        assert progress.advance(token).missing >= missing - 1
+        missing = progress.num_missing
+        assert progress.advance(token).num_missing >= missing - 1
         progress = progress.advance(token)
-    assert (progress.missing == 0) == has_terms(tokens, forced)
+    assert (progress.num_missing == 0) == has_terms(tokens, forced)
 
 
 @given(st.lists(WORDS, max_size=5), FORCED)
@@ -83,7 +83,7 @@ def test_missing_is_the_fewest_tokens_to_write(tokens, forced):
     number = 0
     while number < 6 and not has_room(number):
         number += 1
-    assert progress.missing == number or number > 5
+    assert progress.num_missing == number or number > 5
 
 
 KINDS = {"sentencepiece": ["▁a", "▁b", "a", "b", ",", "▁"], "@@ ": ["a", "b", "a@@", "b@@", ","]}
@@ -130,7 +130,7 @@ def test_progress_knows_whether_terms_occur_as_whole_words(kind, tokens, terms, 
     progress = forced = ForcedTerms(terms, ordered, texts=texts_of(kind)[1])
     for token in tokens:
         progress = progress.advance(token)
-    assert (progress.missing == 0) == has_whole_terms(tokens, forced)
+    assert (progress.num_missing == 0) == has_whole_terms(tokens, forced)
 
 
 @st.composite
@@ -404,5 +404,5 @@ def test_many_terms_that_overlap_are_followed_in_bounded_time():
     progress = ForcedTerms(terms, ordered=False)
     for token in np.random.default_rng(0).integers(4, 6, 200).tolist():
         progress = progress.advance(token)
-    assert progress.missing < 64 and len(progress.ways) < 40
+    assert progress.num_missing < 64 and len(progress.readings) < 40
     assert pad_rows([np.array(terms[0])], PAD).shape == (1, 4)
