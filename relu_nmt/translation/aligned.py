@@ -55,10 +55,10 @@ class AlignedCache(LayerCache):
                 paired.index_copy_(0, local.changed, source.index_select(0, rows))
         return self._paired
 
-    def take(self, index: Tensor) -> None:
-        super().take(index)
+    def select(self, index: Tensor) -> None:
+        super().select(index)
         if self.document is not None:
-            self.document.take(index)
+            self.document.select(index)
 
     def keep(self, sentences: Tensor) -> None:
         """Keep these sentences. All source rows stay, since views refer to their indices."""
@@ -329,7 +329,7 @@ class AlignedState(DecoderState):
         # Number the new entries: one more than the token before if they follow a separator.
         document = self.grow(tokens)
         size = document.num_queries
-        used = self._used
+        used = self._num_used
         ancestry = self._ancestry[:, :, :used]  # [R, k, M']
         # New entries still have number 0, so the maximum is the number of the token before.
         before = (ancestry * self._numbers[:, None, :used]).amax(2)  # [R, k]
@@ -352,8 +352,8 @@ class AlignedState(DecoderState):
         super().keep(sentences)
         self._source = self._source.select(sentences)
 
-    def _take(self, trees: Tensor) -> Tensor:
-        entries = super()._take(trees)
+    def _compact(self, trees: Tensor) -> Tensor:
+        entries = super()._compact(trees)
         numbers = self._numbers.index_select(0, trees).gather(1, entries)
         self._numbers = F.pad(numbers, (0, self._ancestry.size(2) - entries.size(1)))
         return entries

@@ -58,7 +58,7 @@ class LayerCache:
         kept_keys, kept_values = self.target
         return kept_keys[:, :, :used], kept_values[:, :, :used]
 
-    def take(self, index: Tensor) -> None:
+    def select(self, index: Tensor) -> None:
         """Keep target entries by their indices [R', H, M'] int64 among the R H M old vectors."""
         if self.target is not None:
             # ``gather`` would copy each number separately.
@@ -88,7 +88,7 @@ class DecoderState(SearchState):
         self.length = 0
         self._key_mask = key_mask
         self._beam_size = 0
-        self._used = 0
+        self._num_used = 0
         # [R, k, M] bool. Before the first step there are no beams.
         self._ancestry = key_mask.new_zeros(key_mask.size(0) * num_groups, 0, 0)
 
@@ -102,17 +102,17 @@ class DecoderState(SearchState):
         # Make room in the caches for one entry per beam.
         num_trees, size, num_entries = self._ancestry.shape
         device = self._ancestry.device
-        if self._used + size > num_entries:
-            self._take(torch.arange(num_trees, device=device))
+        if self._num_used + size > num_entries:
+            self._compact(torch.arange(num_trees, device=device))
         # Each new entry belongs to one beam only.
-        new = slice(self._used, self._used + size)
+        new = slice(self._num_used, self._num_used + size)
         self._ancestry[:, :, new] = torch.eye(size, dtype=torch.bool, device=device)
-        self._used += size
+        self._num_used += size
         self.length += 1
         # Return a plain visibility for a single beam, which sees all its entries.
         if size == 1:
-            return Visibility(1, self._used, causal=True, device=device)
-        return TreeVisibility(self._ancestry[:, :, : self._used], self.length)
+            return Visibility(1, self._num_used, causal=True, device=device)
+        return TreeVisibility(self._ancestry[:, :, : self._num_used], self.length)
 
     def reorder(self, parents: Tensor) -> None:
         num_trees, size, num_entries = self._ancestry.shape
@@ -126,34 +126,34 @@ class DecoderState(SearchState):
     def keep(self, sentences: Tensor) -> None:
         # Keep the trees of these sentences, of all groups.
         groups = torch.arange(self.num_groups, device=sentences.device)
-        self._take((sentences[:, None] * self.num_groups + groups).flatten())
+        self._compact((sentences[:, None] * self.num_groups + groups).flatten())
         for cache in self.caches:
             cache.keep(sentences)
         self._key_mask = self._key_mask.index_select(0, sentences)
         self.cross_visibility = self._make_cross_visibility()
 
-    def _take(self, trees: Tensor) -> Tensor:
+    def _compact(self, trees: Tensor) -> Tensor:
         """Keep these trees [R'] and drop dead entries. Return the kept entries, [R', M']."""
         # Move the entries of live hypotheses to the front, in their order.
-        ancestry = self._ancestry[:, :, : self._used].index_select(0, trees)
+        ancestry = self._ancestry[:, :, : self._num_used].index_select(0, trees)
         alive = ancestry.any(1)  # [R', used]
-        self._used = int(alive.sum(1).max())
+        self._num_used = int(alive.sum(1).max())
         order = alive.byte().argsort(dim=1, descending=True, stable=True)
         # The first step creates the caches, so before it one entry is enough.
         steps = min(max(LEAST_STEPS, self.length), MOST_STEPS) if self.length else 1
-        room = ancestry.size(1) * steps
-        entries = order[:, : self._used]
-        self._check_memory(len(trees) * (self._used + room))
+        spare = ancestry.size(1) * steps
+        entries = order[:, : self._num_used]
+        self._check_memory(len(trees) * (self._num_used + spare))
         # Gather the ancestry of the kept entries, [R', k, M'].
         ancestry = ancestry.gather(2, entries[:, None].expand(-1, ancestry.size(1), -1))
         # Index whole vectors among all heads of all trees. Unused entries repeat the first entry,
         # so that they hold no NaN: 0 * NaN is NaN.
         num_heads = self.caches[0].source[0].size(1)
         heads = trees[:, None] * num_heads + torch.arange(num_heads, device=trees.device)
-        index = heads[:, :, None] * self._ancestry.size(2) + F.pad(entries, (0, room))[:, None]
+        index = heads[:, :, None] * self._ancestry.size(2) + F.pad(entries, (0, spare))[:, None]
         for cache in self.caches:
-            cache.take(index)  # [R', H, M' + room]
-        self._ancestry = F.pad(ancestry, (0, room))
+            cache.select(index)  # [R', H, M' + spare]
+        self._ancestry = F.pad(ancestry, (0, spare))
         return entries
 
     def _check_memory(self, num_entries: int) -> None:

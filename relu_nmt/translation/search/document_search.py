@@ -152,18 +152,13 @@ class TranslatedDocuments(list[TranslatedLines]):
         num_mismatched: int,
         num_repeated: int,
     ) -> None:
-        # Append the lines of each window, and note which reached the limit.
         lines_of: list[list[Translation]] = [[] for _ in range(num_documents)]
-        at_limit_of: list[list[int]] = [[] for _ in range(num_documents)]
         for result in windows:
-            lines = lines_of[result.window.document]
-            if result.reached_limit:
-                at_limit = at_limit_of[result.window.document]
-                at_limit += range(len(lines), len(lines) + len(result.lines))
-            lines += result.lines
+            lines_of[result.window.document] += result.lines
         super().__init__()
-        for lines, at_limit in zip(lines_of, at_limit_of, strict=True):
+        for lines in lines_of:
             texts = [line.text for line in lines]
+            at_limit = [i for i, line in enumerate(lines) if line.reached_limit]
             self.append(TranslatedLines(texts, at_limit, translations=lines))
         self.windows = windows
         self.num_groups = num_groups
@@ -204,7 +199,7 @@ def search_documents(
     waiting: dict[int, deque[Window]] = {}
     for window in planned:
         waiting.setdefault(window.document, deque()).append(window)
-    ranges = {(window.first, window.end) for window in planned}
+    planned_ranges = {(window.first, window.end) for window in planned}  # without halves
     contexts = None
     if windows.window_overlap:
         contexts = _Contexts(documents, config, max_positions)
@@ -220,7 +215,7 @@ def search_documents(
             if contexts is not None and parts is not None:
                 contexts.store(parts, best.hypothesis.tokens)
             mismatched = parts is None and documents.separators is not None
-            num_mismatched += mismatched and (window.first, window.end) in ranges
+            num_mismatched += mismatched and (window.first, window.end) in planned_ranges
             # Divide a window that failed into halves, or keep the result.
             failed = windows.repair and (mismatched or best.reached_limit)
             if failed and len(documents.with_words(window.first, window.end)) > 1:
