@@ -181,10 +181,11 @@ class Ensemble:
     ``dtype`` is ``torch.float16`` or ``torch.bfloat16`` for autocast.
 
     Attributes:
-        max_positions: longest target that every model can write, in tokens with the end symbol.
-            None: any length, here and below.
+        max_target_positions: longest target that every model can write, in tokens with the end
+            symbol. None: any length, here and below.
         max_source_positions: longest source that every model can read.
-        max_sentence_positions, max_source_sentence_positions: the same limits for one sentence.
+        max_target_sentence_positions: longest target of one sentence.
+        max_source_sentence_positions: longest source of one sentence.
     """
 
     def __init__(self, decoders: Sequence[StepDecoder], dtype: torch.dtype | None = None) -> None:
@@ -192,9 +193,9 @@ class Ensemble:
             raise ConfigError("no model to decode with; give at least one checkpoint")
         self.decoders = list(decoders)
         self.models = [decoder.model for decoder in decoders]
-        self.max_positions = self._least("target")
+        self.max_target_positions = self._least("target")
         self.max_source_positions = self._least("source")
-        self.max_sentence_positions = self._least("target", of_sentence=True)
+        self.max_target_sentence_positions = self._least("target", of_sentence=True)
         self.max_source_sentence_positions = self._least("source", of_sentence=True)
         self.dtype = dtype
 

@@ -281,7 +281,7 @@ class Translator:
             warnings.warn(documents.note.removeprefix("NOTE: "), stacklevel=3)
         translated = self.answer(documents, config, self.searcher(config, first_id))
         if translated.num_at_limit:
-            longest = config.describe_longest_output(self.ensemble.max_positions)
+            longest = config.describe_longest_output(self.ensemble.max_target_positions)
             warnings.warn(
                 f"{translated.num_at_limit:,} of {len(translated.windows):,} translations reached "
                 f"the longest output ({longest}) and may be cut off; max_len_a and max_len_b "
@@ -305,7 +305,7 @@ class Translator:
         # Check all lines before the search of the first one.
         check_lengths(documents.sentences, self.max_source_positions)
         search = search or self.searcher(config)
-        max_positions = self.ensemble.max_positions
+        max_positions = self.ensemble.max_target_positions
         return search_documents(documents, config, max_positions, self.text_of, search)
 
     def searcher(

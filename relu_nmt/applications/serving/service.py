@@ -313,7 +313,7 @@ class TranslationService:
         source = _Side(lines, sources, is_source=True)
         target = _Side(translation, targets, is_source=False)
         self._check_length(SourceSentence(source.ids), "lines to read at once have")
-        limit = translator.ensemble.max_positions
+        limit = translator.ensemble.max_target_positions
         if limit is not None and len(target.ids) > limit:
             raise ConfigError(
                 f"the translation has {len(target.ids):,} tokens, but the model writes {limit:,}"

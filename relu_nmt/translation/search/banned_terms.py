@@ -18,7 +18,7 @@ from torch import Tensor
 
 from relu_nmt.translation.search import symbol_texts
 from relu_nmt.translation.search.forced_terms import ForcedTerms, TermTracker
-from relu_nmt.translation.search.step_rules import StepRule, Written, forbid, states_of_parents
+from relu_nmt.translation.search.step_rules import OutputBudget, StepRule, forbid, states_of_parents
 
 
 class Ending(NamedTuple):
@@ -199,12 +199,12 @@ class TermBans(StepRule):
         banned: Sequence[BannedTerms | None],
         num_forced: Sequence[int],
         num_beams: int,
-        written: Written,
+        budget: OutputBudget,
         tracker: TermTracker | None,
     ) -> None:
         self._banned = list(banned)
         self._num_forced = list(num_forced)
-        self._written = written
+        self._budget = budget
         self._tracker = tracker
         self._num_tokens = 0
         # The ending of each beam, [B][K].
@@ -213,9 +213,9 @@ class TermBans(StepRule):
     def _may_be_last(self, step: int, log_probs: Tensor) -> list[list[bool]]:
         """Return for each beam, [B][K], whether the token after the next one may be forced."""
         shape = log_probs.shape[:2]
-        last = self._written.ends_next(step, log_probs).expand(shape).tolist()
+        last = self._budget.ends_next(step, log_probs).expand(shape).tolist()
         if self._tracker is not None:
-            rooms = self._written.room(step, log_probs).expand(shape).tolist()
+            rooms = self._budget.room(step, log_probs).expand(shape).tolist()
             for row, beam, progress in self._tracker:
                 last[row][beam] |= progress.num_missing > max(0, rooms[row][beam] - 3)
         return last

@@ -15,7 +15,7 @@ from relu_nmt.translation.search.constraints import TokenConstraints
 from relu_nmt.translation.search.forced_terms import share_among_terms
 from relu_nmt.translation.search.scoring import Outputs, Scorer
 from relu_nmt.translation.search.selection import Continuations, best_of_groups, draw, draw_uniforms
-from relu_nmt.translation.search.step_rules import Written
+from relu_nmt.translation.search.step_rules import OutputBudget
 from relu_nmt.translation.search.translations import Hypothesis
 
 MOST_DONE = 0.4
@@ -69,7 +69,7 @@ class BeamSearch:
         self._listed = None if listed is None else listed.cpu().numpy()
         device = src_tokens.device
         # Draw all random numbers at once, with one more step for the end symbol, [B, T, K].
-        self._last_step = int(constraints.written.limits.max())
+        self._last_step = int(constraints.budget.limits.max())
         self._uniforms = None
         self._num_groups = max(1, config.diverse_beam_groups)
         if config.sampling:
@@ -81,10 +81,10 @@ class BeamSearch:
         self._states = ensemble.start(src_tokens, self._num_groups, listed)
         totals = torch.full((len(ids), config.beam), -torch.inf, device=device)
         totals[:, :: self._group_size] = 0.0
-        tokens = torch.full_like(totals, constraints.written.eos_index, dtype=torch.int64)
+        tokens = torch.full_like(totals, constraints.budget.eos_index, dtype=torch.int64)
         self._beams = Continuations(tokens, torch.zeros_like(tokens), totals)
         self._is_live = None if self._group_size == 1 else totals == 0  # [B, K]
-        self._history = SearchHistory(config, constraints.written, self._num_groups, device)
+        self._history = SearchHistory(config, constraints.budget, self._num_groups, device)
         # The sentences of the rows, all unfinished.
         self._sentences = np.arange(len(ids))
         self._unfinished = np.ones(len(ids), dtype=bool)
@@ -105,7 +105,7 @@ class BeamSearch:
         self._refuse_undefined(scores)
         # Forbid tokens, then choose the best continuations, including those that end.
         candidates = self._candidates(scores)
-        ends = candidates.tokens == self._constraints.written.eos_index
+        ends = candidates.tokens == self._constraints.budget.eos_index
         any_ends = bool(ends.any())
         # Sum the attention of all tokens, [B, K, S].
         attention = None
@@ -242,7 +242,7 @@ class BeamSearch:
 
     def _lengths(self, num_tokens: int | np.ndarray) -> np.ndarray:
         """Return how many of ``num_tokens`` a score counts, [B]: all after the context."""
-        return np.maximum(num_tokens - self._constraints.written.context_sizes, 1)
+        return np.maximum(num_tokens - self._constraints.budget.context_sizes, 1)
 
     def _scores(self, totals: Tensor, num_tokens: int, attention: Tensor | None) -> Tensor:
         """Return the scores of hypotheses with ``num_tokens`` tokens, [B, M] like totals."""
@@ -261,7 +261,7 @@ class BeamSearch:
         done = best_live == -torch.inf
         # A bonus could raise a score without bound.
         if self._config.unkpen >= 0 and self._config.step_score is None:
-            longest = self._lengths(self._constraints.written.limits + 1)
+            longest = self._lengths(self._constraints.budget.limits + 1)
             done |= self._scorer.bound(best_live, self._lengths(next_length), longest) <= to_beat
         full = self._history.count >= self._group_size
         # A group of one beam is greedy search, which ends at the first end symbol.
@@ -327,18 +327,18 @@ class SearchHistory:
     """
 
     def __init__(
-        self, config: GenerationConfig, written: Written, num_groups: int, device: torch.device
+        self, config: GenerationConfig, budget: OutputBudget, num_groups: int, device: torch.device
     ) -> None:
         self._config = config
-        # These are of all sentences of the batch, unlike later arrays of ``written``.
-        self._limits = written.limits
-        self._context_sizes = written.context_sizes
-        self._eos_index = written.eos_index
+        # These are of all sentences of the batch, unlike later arrays of ``budget``.
+        self._limits = budget.limits
+        self._context_sizes = budget.context_sizes
+        self._eos_index = budget.eos_index
         self._steps: list[_Step] = []
         # Done sentences [M], then their scores, totals and origins [M, n].
         self._stored: list[list[np.ndarray]] = []
         # The best finished hypotheses, [B, G, k].
-        shape = (len(written.limits), num_groups, config.beam // num_groups)
+        shape = (len(budget.limits), num_groups, config.beam // num_groups)
         self.scores = torch.full(shape, -torch.inf, device=device)
         self.count = torch.zeros(shape[:2], dtype=torch.int64, device=device)
         self._totals = torch.zeros(shape, device=device)  # log-probabilities

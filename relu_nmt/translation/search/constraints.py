@@ -18,9 +18,9 @@ from relu_nmt.translation.search.banned_terms import TermBans
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.forced_terms import TermTracker
 from relu_nmt.translation.search.step_rules import (
+    OutputBudget,
     StepRule,
     StepScore,
-    Written,
     column,
     exclude_token,
 )
@@ -46,13 +46,13 @@ class SpecialSymbols(StepRule):
 class SingleSentences(StepRule):
     """Takes the separator out of the distribution for sources without one."""
 
-    def __init__(self, written: Written) -> None:
-        self._written = written
-        self.is_alike = written.is_single is not None and bool(written.is_single.all())
+    def __init__(self, budget: OutputBudget) -> None:
+        self._budget = budget
+        self.is_alike = budget.is_single is not None and bool(budget.is_single.all())
 
     def apply(self, log_probs: Tensor, step: int) -> None:
-        where = None if self.is_alike else self._written.is_single
-        exclude_token(log_probs, self._written.separator, where)
+        where = None if self.is_alike else self._budget.is_single
+        exclude_token(log_probs, self._budget.separator, where)
 
 
 class NoUnknownWords(StepRule):
@@ -70,10 +70,10 @@ class NoUnknownWords(StepRule):
 class NoRepeatedNgrams(StepRule):
     """Forbids n-grams that a hypothesis already has, for one n. Ends of sentences may repeat."""
 
-    def __init__(self, size: int, pad_index: int, written: Written) -> None:
+    def __init__(self, size: int, pad_index: int, budget: OutputBudget) -> None:
         self._size = size
         self._pad_index = pad_index
-        self._written = written
+        self._budget = budget
         self._history: Tensor | None = None  # all tokens of each hypothesis, [B, K, t]
 
     def is_active(self, step: int) -> bool:
@@ -82,10 +82,10 @@ class NoRepeatedNgrams(StepRule):
 
     def apply(self, log_probs: Tensor, step: int) -> None:
         assert self._history is not None, "it is active"
-        separator = self._written.separator
+        separator = self._budget.separator
         of_separator = log_probs[:, :, separator].clone()
         block_repeated_ngrams(log_probs, self._history, self._size, self._pad_index)
-        if self._written.sentences_left is not None:
+        if self._budget.sentences_left is not None:
             log_probs[:, :, separator] = of_separator
 
     def advance(self, parents: Tensor, tokens: Tensor) -> None:
@@ -104,10 +104,10 @@ class NoRepeatedNgrams(StepRule):
 class ShortestOutput(StepRule):
     """Forbids the end symbol, and the separator before it, where a hypothesis is too short."""
 
-    def __init__(self, min_len: int, written: Written) -> None:
+    def __init__(self, min_len: int, budget: OutputBudget) -> None:
         self._min_len = min_len
-        self._written = written
-        self._last = int(written.context_sizes.max(initial=0)) + min_len
+        self._budget = budget
+        self._last = int(budget.context_sizes.max(initial=0)) + min_len
 
     def is_active(self, step: int) -> bool:
         """Return whether an output may still be too short."""
@@ -115,22 +115,24 @@ class ShortestOutput(StepRule):
 
     def apply(self, log_probs: Tensor, step: int) -> None:
         # Forbid the end symbol, and the last separator, since it would force the end symbol.
-        written = self._written
-        shortest = written.context_sizes + self._min_len
+        budget = self._budget
+        shortest = budget.context_sizes + self._min_len
         too_short = column(step < shortest, log_probs)
-        log_probs[:, :, written.eos_index].masked_fill_(too_short, -torch.inf)
-        if written.sentences_left is not None:
-            too_short = column(step + 1 < shortest, log_probs) & (written.sentences_left == 1)
-            log_probs[:, :, written.separator].masked_fill_(too_short, -torch.inf)
+        log_probs[:, :, budget.eos_index].masked_fill_(too_short, -torch.inf)
+        if budget.sentences_left is not None:
+            too_short = column(step + 1 < shortest, log_probs) & (budget.sentences_left == 1)
+            log_probs[:, :, budget.separator].masked_fill_(too_short, -torch.inf)
 
 
 class Prefixes(StepRule):
     """Forces the first tokens, int64 [B, P]. A context and ``num_free`` tokens cost nothing."""
 
-    def __init__(self, prefixes: Tensor, pad_index: int, num_free: int, written: Written) -> None:
+    def __init__(
+        self, prefixes: Tensor, pad_index: int, num_free: int, budget: OutputBudget
+    ) -> None:
         self._prefixes = prefixes
         self._pad_index = pad_index
-        self._written = written
+        self._budget = budget
         self._num_free = num_free
         self._saved = prefixes, torch.empty(0)  # rows [R], and their new scores [R, K, V]
 
@@ -144,7 +146,7 @@ class Prefixes(StepRule):
         rows = (tokens != self._pad_index).nonzero()[:, 0]
         values = torch.full_like(log_probs[rows], -torch.inf)
         index = tokens[rows, None, None].expand(-1, log_probs.size(1), 1)
-        is_free = column(step < np.maximum(self._written.context_sizes, self._num_free), log_probs)
+        is_free = column(step < np.maximum(self._budget.context_sizes, self._num_free), log_probs)
         scores = log_probs[rows].gather(2, index).masked_fill(is_free[rows, :, None], 0.0)
         self._saved = rows, values.scatter_(2, index, scores)
 
@@ -159,59 +161,59 @@ class Prefixes(StepRule):
 class SentenceCount(StepRule):
     """Forces the end after the last sentence, and separators where nothing else fits."""
 
-    def __init__(self, written: Written) -> None:
-        assert written.sentences_left is not None, "sentences are counted"
-        self._written = written
-        number = written.sentences_left[:, 0].cpu().numpy()
+    def __init__(self, budget: OutputBudget) -> None:
+        assert budget.sentences_left is not None, "sentences are counted"
+        self._budget = budget
+        number = budget.sentences_left[:, 0].cpu().numpy()
         self._first_end = int(number.min())
-        self._first_limit = int((written.limits - number).min())
+        self._first_limit = int((budget.limits - number).min())
 
     def apply(self, log_probs: Tensor, step: int) -> None:
-        written = self._written
-        left = written.sentences_left
+        budget = self._budget
+        left = budget.sentences_left
         assert left is not None, "sentences are counted"
-        log_probs[:, :, written.eos_index].masked_fill_(left > 0, -torch.inf)
+        log_probs[:, :, budget.eos_index].masked_fill_(left > 0, -torch.inf)
         if step >= self._first_end:
             ended = left == 0
-            if written.is_single is not None:
-                ended = ended & ~written.is_single
-            written.allow_only(written.eos_index, log_probs, ended)
+            if budget.is_single is not None:
+                ended = ended & ~budget.is_single
+            budget.allow_only(budget.eos_index, log_probs, ended)
         if step >= self._first_limit:
-            is_full = (written.room(step, log_probs) <= 0) & (left > 0)
-            where = is_full & written.is_begun(step, log_probs)
-            written.allow_only(written.separator, log_probs, where)
+            is_full = (budget.room(step, log_probs) <= 0) & (left > 0)
+            where = is_full & budget.is_begun(step, log_probs)
+            budget.allow_only(budget.separator, log_probs, where)
 
 
 class SentenceLength(StepRule):
     """Forces the separator where a sentence has as many tokens as the models can write."""
 
-    def __init__(self, written: Written) -> None:
-        self._written = written
+    def __init__(self, budget: OutputBudget) -> None:
+        self._budget = budget
 
     def apply(self, log_probs: Tensor, step: int) -> None:
-        written = self._written
-        assert written.sentence_room is not None, "sentences are limited"
-        is_full = written.sentence_room <= 0
-        if written.sentences_left is not None:
-            is_full = is_full & (written.sentences_left > 0)
-        where = is_full & written.is_begun(step, log_probs)
-        written.allow_only(written.separator, log_probs, where)
+        budget = self._budget
+        assert budget.sentence_room is not None, "sentences are limited"
+        is_full = budget.sentence_room <= 0
+        if budget.sentences_left is not None:
+            is_full = is_full & (budget.sentences_left > 0)
+        where = is_full & budget.is_begun(step, log_probs)
+        budget.allow_only(budget.separator, log_probs, where)
 
 
 class LongestOutput(StepRule):
     """Forces the end symbol at the longest output."""
 
-    def __init__(self, written: Written) -> None:
-        self._written = written
-        self._first = int(written.limits.min())
+    def __init__(self, budget: OutputBudget) -> None:
+        self._budget = budget
+        self._first = int(budget.limits.min())
 
     def is_active(self, step: int) -> bool:
         """Return whether an output may have its longest length."""
         return step >= self._first
 
     def apply(self, log_probs: Tensor, step: int) -> None:
-        at_limit = column(step >= self._written.limits, log_probs)
-        self._written.allow_only(self._written.eos_index, log_probs, at_limit)
+        at_limit = column(step >= self._budget.limits, log_probs)
+        self._budget.allow_only(self._budget.eos_index, log_probs, at_limit)
 
 
 def block_repeated_ngrams(log_probs: Tensor, history: Tensor, size: int, spare_index: int) -> None:
@@ -255,7 +257,7 @@ class TokenConstraints:
     [B, P] int64 are right-padded. The limits leave room for all sentences, prefixes and terms.
 
     Attributes:
-        written: the amounts that the hypotheses have written and may write.
+        budget: the tokens that the hypotheses may still write.
         terms: the forced terms. None for none.
         idle_token: token that is fed to beams without a hypothesis. None: any.
     """
@@ -274,14 +276,14 @@ class TokenConstraints:
         if has_terms:
             config.check_terms()
         # Sentences have a separate limit if the models limit them more than the whole output.
-        most_tokens = ensemble.max_positions
-        most_of_a_sentence = ensemble.max_sentence_positions
+        most_tokens = ensemble.max_target_positions
+        most_of_a_sentence = ensemble.max_target_sentence_positions
         if most_of_a_sentence == most_tokens:
             most_of_a_sentence = None
         num_separators = np.zeros(len(sources), dtype=np.int64)
         if separators is not None:
             num_separators = _counts(separators.num_expected(source.ids) for source in sources)
-        self.written = written = Written(
+        self.budget = budget = OutputBudget(
             symbols,
             limits=config.length_limits(_counts(len(s.ids) for s in sources), most_tokens),
             context_sizes=_counts(len(source.context) for source in sources),
@@ -293,18 +295,18 @@ class TokenConstraints:
             device=prefixes.device,
         )
         pad_index = symbols.pad_index
-        _make_room(written, sources, prefixes, pad_index, most_tokens)
+        _make_room(budget, sources, prefixes, pad_index, most_tokens)
         # The number of sentences decides where the end is.
-        if written.sentences_left is not None:
+        if budget.sentences_left is not None:
             prefixes = prefixes.masked_fill(prefixes == symbols.eos_index, pad_index)
-        self.idle_token = None if written.sentence_room is None else written.separator
+        self.idle_token = None if budget.sentence_room is None else budget.separator
         self.terms = None
         if has_terms:
-            self.terms = TermTracker([source.forced for source in sources], config.beam, written)
+            self.terms = TermTracker([source.forced for source in sources], config.beam, budget)
         # Change the scores of the models first, then forbid and force tokens.
         self._score_rules: list[StepRule] = [SpecialSymbols(symbols, config.unkpen)]
-        if written.is_single is not None:
-            self._score_rules.append(SingleSentences(written))
+        if budget.is_single is not None:
+            self._score_rules.append(SingleSentences(budget))
         if config.step_score is not None:
             self._score_rules.append(build_step_score(config, symbols))
         self._token_rules = self._make_token_rules(config, symbols, sources, prefixes, num_free)
@@ -319,7 +321,7 @@ class TokenConstraints:
         num_free: int,
     ) -> list[StepRule]:
         """Return the rules that forbid and force tokens. A later one has priority."""
-        written = self.written
+        budget = self.budget
         pad_index = symbols.pad_index
         rules: list[StepRule] = []
         if config.unkpen == math.inf:
@@ -327,18 +329,18 @@ class TokenConstraints:
         banned = [source.banned for source in sources]
         if any(banned):
             num_forced = (prefixes != pad_index).sum(1).tolist()
-            rules.append(TermBans(banned, num_forced, config.beam, written, self.terms))
+            rules.append(TermBans(banned, num_forced, config.beam, budget, self.terms))
         if config.no_repeat_ngram_size:
-            rules.append(NoRepeatedNgrams(config.no_repeat_ngram_size, pad_index, written))
-        rules.append(ShortestOutput(config.min_len, written))
+            rules.append(NoRepeatedNgrams(config.no_repeat_ngram_size, pad_index, budget))
+        rules.append(ShortestOutput(config.min_len, budget))
         if self.terms is not None:
             rules.append(self.terms)
-        rules.append(Prefixes(prefixes, pad_index, num_free, written))
-        if written.sentences_left is not None:
-            rules.append(SentenceCount(written))
-        if written.sentence_room is not None:
-            rules.append(SentenceLength(written))
-        rules.append(LongestOutput(written))
+        rules.append(Prefixes(prefixes, pad_index, num_free, budget))
+        if budget.sentences_left is not None:
+            rules.append(SentenceCount(budget))
+        if budget.sentence_room is not None:
+            rules.append(SentenceLength(budget))
+        rules.append(LongestOutput(budget))
         return rules
 
     def are_alike(self, step: int) -> bool:
@@ -357,7 +359,7 @@ class TokenConstraints:
                 rule.apply(log_probs, step)
         active = [rule for rule in self._token_rules if rule.is_active(step)]
         if not self.are_alike(step):
-            self.written.save(log_probs)
+            self.budget.save(log_probs)
             for rule in active:
                 rule.save(log_probs, step)
         for rule in active:
@@ -365,13 +367,13 @@ class TokenConstraints:
 
     def advance(self, parents: Tensor, tokens: Tensor) -> None:
         """Append the chosen tokens [B, K] to beams ``parents`` [B, K]."""
-        self.written.advance(parents, tokens)
+        self.budget.advance(parents, tokens)
         for rule in self._rules:
             rule.advance(parents, tokens)
 
     def keep(self, rows: Tensor, mask: np.ndarray) -> None:
         """Keep only the sentences with indices ``rows`` [B'], which ``mask`` [B] marks."""
-        self.written.keep(rows, mask)
+        self.budget.keep(rows, mask)
         for rule in self._rules:
             rule.keep(rows, mask)
 
@@ -382,7 +384,7 @@ def _counts(numbers: Iterable[int]) -> np.ndarray:
 
 
 def _make_room(
-    written: Written,
+    budget: OutputBudget,
     sources: Sequence[SourceSentence],
     prefixes: Tensor,
     pad_index: int,
@@ -390,25 +392,25 @@ def _make_room(
 ) -> None:
     """Raise the limits so that all sentences, prefixes and terms fit (ConfigError: they cannot)."""
     forced = prefixes.cpu().numpy()
-    num_sentences = np.zeros_like(written.limits)
-    room = np.zeros_like(written.limits)
-    if written.sentences_left is not None:
+    num_sentences = np.zeros_like(budget.limits)
+    room = np.zeros_like(budget.limits)
+    if budget.sentences_left is not None:
         # Leave room for all separators and for the other tokens of the context.
-        num_sentences = written.sentences_left[:, 0].cpu().numpy()
-        in_context = np.arange(forced.shape[1]) < written.context_sizes[:, None]
-        room = num_sentences + written.context_sizes
-        room -= ((forced == written.separator) & in_context).sum(1)
+        num_sentences = budget.sentences_left[:, 0].cpu().numpy()
+        in_context = np.arange(forced.shape[1]) < budget.context_sizes[:, None]
+        room = num_sentences + budget.context_sizes
+        room -= ((forced == budget.separator) & in_context).sum(1)
     # With prefixes or terms, leave room for all forced tokens and all separators.
     num_terms = _counts(source.num_forced for source in sources)
     is_forced = num_terms + _counts(len(source.prefix) for source in sources) > 0
     needed = num_terms + num_sentences + (forced != pad_index).sum(1)
-    written.limits = np.maximum(written.limits, np.maximum(room, needed * is_forced))
+    budget.limits = np.maximum(budget.limits, np.maximum(room, needed * is_forced))
     # A source without separator ends at the longest sentence that the models can write.
-    if written.is_single is not None and written.sentence_room is not None:
-        is_single = written.is_single[:, 0].cpu().numpy()
-        shorter = np.minimum(written.limits, written.sentence_room[:, 0].cpu().numpy())
-        written.limits = np.where(is_single, shorter, written.limits)
-    longest = int(written.limits.max(initial=0))
+    if budget.is_single is not None and budget.sentence_room is not None:
+        is_single = budget.is_single[:, 0].cpu().numpy()
+        shorter = np.minimum(budget.limits, budget.sentence_room[:, 0].cpu().numpy())
+        budget.limits = np.where(is_single, shorter, budget.limits)
+    longest = int(budget.limits.max(initial=0))
     if most_tokens is not None and longest >= most_tokens:
         raise ConfigError(
             f"{longest} tokens are needed for the sentences to translate at once, or for "

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from relu_nmt.translation.next_token_scores import NextTokenScores
 from relu_nmt.translation.search.selection import Continuations
-from relu_nmt.translation.search.step_rules import StepRule, Written, forbid, states_of_parents
+from relu_nmt.translation.search.step_rules import OutputBudget, StepRule, forbid, states_of_parents
 from relu_nmt.translation.search.symbol_texts import SymbolTexts
 
 Term = tuple[int, ...]
@@ -242,10 +242,10 @@ class TermTracker(StepRule):
     """
 
     def __init__(
-        self, forced: Sequence[ForcedTerms | None], num_beams: int, written: Written
+        self, forced: Sequence[ForcedTerms | None], num_beams: int, budget: OutputBudget
     ) -> None:
-        self._written = written
-        self._separator = -1 if written.sentences_left is None else written.separator
+        self._budget = budget
+        self._separator = -1 if budget.sentences_left is None else budget.separator
         self._num_tokens = 0
         self.rows: list[list[ForcedTerms]] = []
         for terms in forced:
@@ -264,10 +264,10 @@ class TermTracker(StepRule):
     def apply(self, log_probs: Tensor, step: int) -> None:
         """Allow the next tokens of terms, and only these if no others fit. Forbid early ends."""
         shape = log_probs.shape[:2]
-        rooms = self._written.room(step, log_probs).expand(shape).tolist()
+        rooms = self._budget.room(step, log_probs).expand(shape).tolist()
         sentences_left = None
-        if self._written.sentences_left is not None:
-            sentences_left = self._written.sentences_left.expand(shape).tolist()
+        if self._budget.sentences_left is not None:
+            sentences_left = self._budget.sentences_left.expand(shape).tolist()
         for row, beam, progress in self:
             room = rooms[row][beam] - 1  # after the next token
             # Skip hypotheses with all terms, unless a token could undo one that then has no room.
@@ -277,7 +277,7 @@ class TermTracker(StepRule):
             if not progress.num_missing and worst.num_missing <= room:
                 continue
             if progress.num_missing:
-                log_probs[row, beam, self._written.eos_index] = -torch.inf
+                log_probs[row, beam, self._budget.eos_index] = -torch.inf
             # Terms that may be in any sentence can wait for the last sentence.
             is_assigned = False
             if sentences_left is not None:
@@ -312,7 +312,7 @@ class TermTracker(StepRule):
             advanced = []
             for progress, token in zip(beams, chosen[row], strict=False):
                 # Ignore tokens of the context, which translate earlier sentences.
-                if self._num_tokens < self._written.context_sizes[row]:
+                if self._num_tokens < self._budget.context_sizes[row]:
                     advanced.append(progress)
                 elif token == self._separator:
                     advanced.append(progress.next_sentence())

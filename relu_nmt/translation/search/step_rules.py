@@ -69,8 +69,8 @@ class StepScore(StepRule):
         self.symbols = symbols
 
 
-class Written:
-    """The tokens that the hypotheses of a batch have written and may write.
+class OutputBudget:
+    """The tokens that the hypotheses of a batch may still write, and the symbols that end them.
 
     ``limits`` are the most tokens before the end symbol, ``context_sizes`` the tokens of a known
     context, ``num_separators`` the separators of a translation, int64 [B] each.
