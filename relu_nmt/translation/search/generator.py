@@ -197,30 +197,27 @@ class Generator:
                 yield batch, self._score([sources[i] for i in batch])
             return
         running: list[BeamSearch] = []
-        waiting = deque(batches)
+        waiting = deque(([sources[i] for i in batch], batch + first_id) for batch in batches)
         while running or waiting:
             with self.ensemble.evaluating():  # leave this mode before each yield
-                self._begin_next(sources, first_id, waiting, running)
+                self._begin_next(waiting, running)
                 while not any(search.is_done for search in running):
                     self._step(running)
-                    self._begin_next(sources, first_id, waiting, running)
+                    self._begin_next(waiting, running)
             done = next(search for search in running if search.is_done)
             running.remove(done)
             yield done.ids - first_id, done.results()
 
     def _begin_next(
         self,
-        sources: Sequence[SourceSentence],
-        first_id: int,
-        waiting: deque[np.ndarray],
+        waiting: deque[tuple[list[SourceSentence], np.ndarray]],
         running: list[BeamSearch],
     ) -> None:
         """Begin the search of the next batch if few hypotheses of the running ones are live."""
         size = max((len(search.src_tokens) for search in running), default=0)
         num_live = sum(search.num_live for search in running)
         if waiting and num_live <= MOST_LEFT * size * self.config.beam:
-            batch = waiting.popleft()
-            running.append(self._begin([sources[i] for i in batch], batch + first_id))
+            running.append(self._begin(*waiting.popleft()))
 
     def _step(self, running: Sequence[BeamSearch]) -> None:
         """Advance all running searches by one token."""
