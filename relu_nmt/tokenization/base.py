@@ -1,4 +1,4 @@
-"""The steps from text to tokens: sentences, words (tokenizers) and pieces (subword models).
+"""The steps from text to tokens: words (tokenizers) and pieces (subword models).
 
 A tokenizer turns a raw sentence into words and back, a subword model turns words into pieces and
 back. Settings give their names. A new one is a class in another module, listed here or registered
@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from relu_nmt.config.registry import Registry
 from relu_nmt.config.stored import checked
 from relu_nmt.data.binarize import count_words
-from relu_nmt.errors import ConfigError, DataError, MissingExtraError, needing, reporting
+from relu_nmt.errors import ConfigError, DataError, reporting
 from relu_nmt.io.progress import progress_bar
 from relu_nmt.io.safe_write import plain_file
 from relu_nmt.io.text_lines import TextFile, read_chunk
@@ -28,10 +28,6 @@ SUBWORD_NMT_NAMES = ("subword_nmt", "@@ ", "@@")
 POST_PROCESS_NAMES = ("none", *SUBWORD_NMT_NAMES, *WORD_MARKS)
 JOINED = "joined"  # the name, in stored states, of text that arrives in pieces
 _BYTE_PIECE = re.compile("<0x([0-9A-F]{2})>")
-INSTALL_SPLITTER = "pip install 'relu-nmt[sentences]'"
-_QUOTES = "\"'„“”»«‚‘’("
-_GOES_ON = re.compile(r"(?:^|[\s(])(?:[^\W\d_]|\d{1,2})\.\s*$")
-_SEVERAL = re.compile(rf"\w[.!?…][{_QUOTES})]*\s+[{_QUOTES}]*\w|[。！？].")
 SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -285,53 +281,3 @@ def load_subword(name: str, path: str | os.PathLike[str] | None) -> SubwordModel
         content = plain_file(path).read_bytes()
     with reporting(f"{path}: not a model of {name}", caught=DataError):
         return subword_models.get(name).load(content)
-
-
-class SentenceSplitter:
-    """Cuts paragraphs into sentences. A blank paragraph has none.
-
-    The language decides on abbreviations and quotes. Languages that the library does not know get
-    rules that suit many. Paragraphs are not cut where a boundary is in doubt: behind an initial or
-    an ordinal number, and before a small letter.
-
-    Args:
-        language: code of the language.
-        is_required: a missing library is an error. Otherwise paragraphs then stay whole.
-
-    Attributes:
-        note: says what to install, once a paragraph that stays whole looks like several sentences.
-    """
-
-    def __init__(self, language: str, is_required: bool = True) -> None:
-        self.language = language
-        self.note = ""
-        self._segment: Callable[[str, str], list[str]] | None = None
-        try:
-            with needing(f"--split-sentences needs the package sentencex: {INSTALL_SPLITTER}"):
-                from sentencex import segment
-        except MissingExtraError:
-            if is_required:
-                raise
-        else:
-            self._segment = segment
-
-    def __call__(self, text: str) -> list[str]:
-        """Return the sentences of a paragraph."""
-        if SURROGATE.search(text):  # which the pipeline refuses
-            return [text]
-        if self._segment is None:
-            if _SEVERAL.search(text):
-                self.note = (
-                    "NOTE: a line of several sentences is translated as one, which gives worse "
-                    f"translations; {INSTALL_SPLITTER} to have it split"
-                )
-            return [text] if text.strip() else []
-        has_capitals = text.strip(f"{_QUOTES} ")[:1].isupper()
-        sentences: list[str] = []
-        for part in self._segment(self.language, text):
-            is_small = has_capitals and part.lstrip(_QUOTES)[:1].islower()
-            if sentences and (is_small or _GOES_ON.search(sentences[-1])):
-                sentences[-1] += part
-            else:
-                sentences.append(part)
-        return [*filter(None, map(str.strip, sentences))]

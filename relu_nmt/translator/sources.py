@@ -12,8 +12,8 @@ from relu_nmt.data.dictionary import SPECIAL_SYMBOLS
 from relu_nmt.data.documents import SINGLE_SENTENCES, WindowConfig
 from relu_nmt.errors import ConfigError, DataError, counted, refuse_unordered, reporting
 from relu_nmt.io.plain_text import refuse_markup, refuse_utf16
-from relu_nmt.tokenization.base import SentenceSplitter
 from relu_nmt.tokenization.pipeline import LANGUAGE_CODE
+from relu_nmt.tokenization.sentences import SentenceSplitter
 from relu_nmt.translation.search.banned_terms import BannedTerms
 from relu_nmt.translation.search.document_search import SINGLE_LINES, SourceDocuments
 from relu_nmt.translation.search.forced_terms import ForcedTerms

@@ -26,7 +26,7 @@ from relu_nmt.data.documents import SINGLE_SENTENCES, WindowConfig, join_texts
 from relu_nmt.errors import DataError, counted
 from relu_nmt.io.progress import hidden_progress, progress_bar
 from relu_nmt.io.text_lines import read_lines
-from relu_nmt.tokenization.base import SentenceSplitter
+from relu_nmt.tokenization.sentences import SentenceSplitter
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.search.config import GenerationConfig, generation_config
 from relu_nmt.translation.search.document_search import Search, SourceDocuments

@@ -18,7 +18,7 @@ from relu_nmt.jobs.translate.notes import (
 )
 from relu_nmt.jobs.translate.settings import TranslateDocumentsSettings
 from relu_nmt.jobs.translate.text import InputText, term_options
-from relu_nmt.tokenization.base import SentenceSplitter
+from relu_nmt.tokenization.sentences import SentenceSplitter
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.document_search import SourceDocuments, TranslatedDocuments
 from relu_nmt.translator import Translator

@@ -12,7 +12,7 @@ import pytest
 from relu_nmt.cli import interactive, translate_document
 from relu_nmt.errors import MissingExtraError, counted
 from relu_nmt.jobs.translate import documents as translate_documents
-from relu_nmt.tokenization.base import SentenceSplitter
+from relu_nmt.tokenization.sentences import SentenceSplitter
 from relu_nmt.translator import Translator
 from tests.commands import assert_refused, run_here
 from tests.integration.documents.document_models import run, translate
