@@ -159,8 +159,8 @@ def run(settings: DetectionSettings) -> TrainingResult:
             "detector": to_dict(settings.detector),
         }
         training.complete(settings, config, f"images per device = {options.batch_size}")
-        data = TrainingData(batches, valid={})
-        return training.trainer(DetectionObjective(model), data, config, task).train()
+        training_data = TrainingData(batches, valid={})
+        return training.trainer(DetectionObjective(model), training_data, config, task).train()
 
 
 def start_backbone(model: nn.Module, path: str) -> None:

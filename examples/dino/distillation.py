@@ -49,7 +49,7 @@ class DistillationConfig:
         least=0,
         most=1,
     )
-    center_momentum: float = option(
+    centre_momentum: float = option(
         0.9, "share of the mean of the teacher's outputs that an update keeps", least=0, below=1
     )
     weight_decay_end: float = option(
@@ -150,7 +150,7 @@ class StudentAndTeacher(nn.Module):
         ConfigError: the attention cannot work with these settings.
     """
 
-    center: Tensor
+    centre: Tensor
 
     def __init__(
         self, config: VisionTransformerConfig, num_classes: int, distillation: DistillationConfig
@@ -161,7 +161,7 @@ class StudentAndTeacher(nn.Module):
         self.student = Network(config, num_classes, distillation)
         self.teacher = Network(without_dropout, num_classes, distillation).requires_grad_(False)
         self.teacher.load_state_dict(copy.deepcopy(self.student.state_dict()))
-        self.register_buffer("center", torch.zeros(distillation.outputs))
+        self.register_buffer("centre", torch.zeros(distillation.outputs))
 
     @torch.no_grad()
     def update_teacher(self, momentum: float) -> None:
@@ -217,7 +217,7 @@ class SelfDistillation(nn.Module):
         self.config = config
         self._total_updates = total_updates
         # Use buffers, so that a trial batch can restore them.
-        self.register_buffer("_sum", torch.zeros_like(model.center), persistent=False)
+        self.register_buffer("_sum", torch.zeros_like(model.centre), persistent=False)
         self.register_buffer("_count", torch.zeros(1), persistent=False)
 
     def follow(self, trainer: Trainer) -> None:
@@ -240,7 +240,7 @@ class SelfDistillation(nn.Module):
         epoch = self._trainer.state.epoch
         with torch.no_grad():
             outputs = model.teacher.head(model.teacher.features(batch.large)).float()
-            targets = (outputs - model.center) / config.teacher_temperature_of(epoch)
+            targets = (outputs - model.centre) / config.teacher_temperature_of(epoch)
             targets = targets.softmax(-1).unflatten(0, batch.large.shape[:2])
             self._sum += outputs.sum(0)
             self._count += len(outputs)
@@ -276,7 +276,7 @@ class SelfDistillation(nn.Module):
         self.model.update_teacher(cosine(self.config.teacher_momentum, 1.0, self._share_done))
         total = torch.cat([self._sum, self._count])
         total = self._trainer.learner.process.sum(total)
-        self.model.center.lerp_(total[:-1] / total[-1], 1 - self.config.center_momentum)
+        self.model.centre.lerp_(total[:-1] / total[-1], 1 - self.config.centre_momentum)
         self._sum.zero_()
         self._count.zero_()
 

@@ -1,7 +1,8 @@
 """Statistics of attention weights by slot, layer and head, over many sentences.
 
 These statistics need the matrix of weights, which is computed for one mechanism and one batch at a
-time. The statistics of :mod:`relu_nmt.applications.layer_statistics` need no matrix.
+time. The statistics of :mod:`~relu_nmt.applications.attention_statistics` and
+:mod:`~relu_nmt.applications.layer_statistics` need no matrix.
 """
 
 import html

@@ -280,9 +280,9 @@ class Attention(nn.Module):
         Raises:
             ConfigError: the named back end cannot run on the device.
         """
-        if torch.compiler.is_exporting():
-            return [*self.backends.values()][-1]
         backends = [*self.backends.values()]
+        if torch.compiler.is_exporting():
+            return backends[-1]
         is_named = self.backend != "auto"
         if is_named:
             self.require_backend(problem.q.device)

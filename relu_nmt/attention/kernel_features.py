@@ -188,9 +188,8 @@ class CosFormerAttention(FeatureAttention):
                 _rotated(k, visibility.key_positions().to(q) / self.config.horizon),
             )
         # Positions over M stay below 1. Above 1 cosines, and so sums, would be negative.
-        fractions = visibility.positions_without_padding().to(q) / visibility.positive_counts[
-            :, 0
-        ].to(q)
+        positive_counts = visibility.positive_counts[:, 0].to(q)
+        fractions = visibility.positions_without_padding().to(q) / positive_counts
         return _rotated(q, fractions), _rotated(k, fractions)
 
     def most_keys(self, causal: bool) -> int | None:
@@ -263,7 +262,7 @@ class PerformerAttention(FeatureAttention):
     def __init__(self, config: Config, num_heads: int, head_dim: int, dropout: float) -> None:
         super().__init__(config, num_heads, head_dim, dropout)
         # Draw a seed from the global generator, for checkpoints to store.
-        seed = int(torch.randint(2**31, (), device="cpu"))
+        seed = int(torch.randint(2**31, ()))
         self.seed_and_passes: Tensor
         self.register_buffer("seed_and_passes", torch.tensor([seed, 0]))
         directions = torch.empty(config.features, head_dim)

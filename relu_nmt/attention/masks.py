@@ -250,7 +250,7 @@ class TreeVisibility(Visibility):
         return torch.full((1, 1, 1), float(self._length), device=self.device)
 
     def visible_sums(self, x: Tensor) -> Tensor:
-        """See :meth:`Visibility.visible_sums`."""
+        """Return the sums [R, H, k, d] of the rows of ``x`` that each beam sees."""
         return self.ancestry[:, None].to(x.dtype) @ x
 
     def block(self, rows: slice) -> "TreeVisibility":

@@ -94,7 +94,7 @@ def draw_weights(axes: "Axes", weights: np.ndarray, darkest: float, signed: bool
 
 
 def draw_svg(width: float, height: float, draw: Callable[["Figure"], object]) -> str:
-    """Draw a figure, with its size in inches. Return it as SVG, for :func:`image_source`."""
+    """Draw a figure, with its size in inches. Return it as SVG, for a page."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 

@@ -73,8 +73,8 @@ class FastCache(LayerCache):
         ``shape`` is R, H, k and d of the first step.
         """
         self.keep_as(dtype)
-        # Allocate the entries of the first step only. The state adds capacity later. The kernel
-        # leaves out entries of dead beams, which must not be NaN: 0 * NaN is NaN.
+        # Allocate the entries of the first step only. The state adds capacity later. In the first
+        # step the kernel leaves out entries of dead beams, which must not be NaN: 0 * NaN is NaN.
         if self.target is None:
             self.target = torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype)
         keys, values = self.target
@@ -275,7 +275,7 @@ def _is_supported(layer: TransformerLayer) -> bool:
     cross = layer.cross_attention
     network = layer.feed_forward
     is_relu = type(network) is FeedForward and network.activation is F.relu
-    if cross is None or not is_relu or network.gated or network.normed:
+    if cross is None or not is_relu:
         return False
     # Require plain modules, whose computations the kernel repeats.
     if type(attention) is not SelfAttention or type(cross) is not CrossAttention:

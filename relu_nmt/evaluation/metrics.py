@@ -5,7 +5,7 @@ import os
 import re
 import socket
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -143,7 +143,8 @@ class Metric:
         if self.order < 1:
             raise ConfigError(f"BLEU of order {self.order}: expected 1 or more")
         # Make the metric, for which sacreBLEU may need a package or a download.
-        with _limited_downloads(FETCH_SECONDS), _explained_errors(self.tokenize):
+        limited = _limited_downloads() if self.tokenize in FETCHED else nullcontext()
+        with limited, _explained_errors(self.tokenize):
             metric = BLEU(
                 lowercase=self.lowercase,
                 tokenize="none" if self.tokenize == COMPOUND else self.tokenize,
@@ -195,10 +196,10 @@ def _score(metric: Any, score: Any) -> Score:
 
 
 @contextmanager
-def _limited_downloads(seconds: float) -> Iterator[None]:
+def _limited_downloads() -> Iterator[None]:
     """Limit how long a connection of this process may stand still."""
     earlier = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(seconds)
+    socket.setdefaulttimeout(FETCH_SECONDS)
     try:
         yield
     finally:

@@ -1,16 +1,33 @@
 """Building of models whose weights fit into memory."""
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.overrides import TorchFunctionMode
 
 from relu_nmt.errors import OutOfMemoryError
 from relu_nmt.io.memory import require_memory
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
+
+
+class _WithoutMemory(TorchFunctionMode):
+    """Makes empty tensors without memory. To fill them then does nothing."""
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        keywords = dict(kwargs or {})
+        if func is torch.empty:
+            keywords["device"] = "meta"
+        return func(*args, **keywords)
 
 
 def build_in_memory(build: Callable[[], ModelT]) -> ModelT:
@@ -27,8 +44,8 @@ def build_in_memory(build: Callable[[], ModelT]) -> ModelT:
 
     counting = register_module_parameter_registration_hook(count)
     try:
-        # Tensors of the device "meta" have no numbers. Keep the random state for the second call.
-        with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        # Keep the random state for the second call.
+        with torch.random.fork_rng(devices=[]), _WithoutMemory():
             build()
     except OutOfMemoryError:
         raise

@@ -213,7 +213,8 @@ class SourceEncoder:
         if limit.tokens is not None:
             sizes = np.minimum(sizes, limit.tokens)
         if self.separators is not None:
-            sizes += self.separators.num_lacking
+            # A blank line, whose only token is the end symbol, has no separator.
+            sizes += self.separators.num_lacking * (sizes > 1)
         return SourceDocuments(
             list(map(limit.applied, whole)),
             counts=np.array([len(whole)] if counts is None else counts, dtype=np.int64),
@@ -323,14 +324,20 @@ class SourceEncoder:
         """Return the span of each token of a text. Symbols that are no text have an empty span."""
         words = self._plain_source if is_source else self._plain_target
         pipeline = self.task.source_text if is_source else self.task.target_text
-        symbols = pipeline.first_symbol, pipeline.sentence_separator
-        plain = [token for token in tokens if token not in symbols]
+        plain = list(tokens)
+        is_symbol_first = plain[:1] == [pipeline.first_symbol]
+        is_separator_last = plain[-1:] == [pipeline.sentence_separator]
+        if is_symbol_first:
+            plain.pop(0)
+        if is_separator_last:
+            plain.pop()
         with self.text_lock:
             spans = token_spans(text, plain, words)
-        for index, token in enumerate(tokens):
-            if token in symbols:
-                position = spans[index - 1][1] if index else 0
-                spans.insert(index, (position, position))
+        if is_symbol_first:
+            spans.insert(0, (0, 0))
+        if is_separator_last:
+            end = spans[-1][1] if spans else 0
+            spans.append((end, end))
         return spans
 
     def _target_ids(self, text: str) -> np.ndarray:

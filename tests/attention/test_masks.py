@@ -63,7 +63,7 @@ def test_all_sequences_have_the_same_positions_and_causal_queries_are_the_last()
     assert Visibility(2, 5).query_positions().tolist() == [[0, 1]]
 
 
-def test_places_count_visible_keys_only():
+def test_positions_without_padding_count_visible_keys_only():
     mask = torch.tensor([[0, 0, 1, 0, 1], [1, 1, 1, 0, 0], [0, 0, 0, 0, 0]]).bool()
     holed = Visibility(5, 5, key_mask=mask)
     assert holed.positions_without_padding().tolist() == [[0, 0, 0, 0, 1], [0, 1, 2, 2, 2], [0] * 5]

@@ -28,7 +28,7 @@ def write_table(path, text):
 
 
 def run(folder, archive, *flags):
-    arguments = ["--out", str(folder / "out"), "--workers", "1", "--no-binarize", *flags]
+    arguments = ["--out", str(folder / "out"), "--workers", "1", "--no-binarise", *flags]
     arguments += ["--archive", str(archive)]
     return run_script(news_commentary.make_parser(), news_commentary.make_corpus, arguments)
 

@@ -95,7 +95,7 @@ def test_the_settings_are_the_published_ones(dino):
     assert (views.global_areas, views.local_areas) == ((0.4, 1.0), (0.05, 0.4))
     assert (config.head_dim, config.bottleneck_dim, config.outputs) == (2048, 256, 65_536)
     assert (config.student_temperature, config.teacher_temperature) == (0.1, 0.04)
-    assert (config.teacher_momentum, config.center_momentum) == (0.996, 0.9)
+    assert (config.teacher_momentum, config.centre_momentum) == (0.996, 0.9)
     assert (config.weight_decay_end, config.freeze_last_layer) == (0.4, 1)
     small = dino.train.DinoSettings.of(data="x")
     assert (small.model.image_size, small.distillation.outputs) == ((32,), 1024)
@@ -274,7 +274,7 @@ def test_after_each_update_teacher_center_and_decay_are_as_in_the_paper(dino):
     def look(optimizer, args, kwargs):
         students = {n: p.detach().double().clone() for n, p in model.student.named_parameters()}
         decays = column(optimizer.param_groups, "weight_decay")
-        updates.append((students, model.center.clone(), decays))
+        updates.append((students, model.centre.clone(), decays))
         means.append(outputs())
 
     trainer.learner.optimizer.register_step_post_hook(look)
@@ -335,7 +335,7 @@ def test_distillation_learns_without_collapse(dino):
     teacher = objective.model.teacher.eval()
     noise = torch.randn(6, 20, 3, 8, 8, generator=torch.Generator().manual_seed(0))
     scores = teacher.head(teacher.features(kinds.kinds[:, None] + 0.7 * noise))
-    best = (scores - objective.model.center).argmax(-1).view(6, 20)
+    best = (scores - objective.model.centre).argmax(-1).view(6, 20)
     pure = (best == best.mode(keepdim=True).values).float().mean(1)
     assert pure.min() > 0.6 and len(best.mode().values.unique()) >= 3, best
 

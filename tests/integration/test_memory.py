@@ -147,7 +147,7 @@ def sized(monkeypatch):
     def make(memory_bytes):
         monkeypatch.setattr(preflight, "memory_of", lambda process: memory_bytes)
         monkeypatch.setattr(preflight, "peak_of", peak_of)
-        monkeypatch.setattr(preflight, "num_trained", lambda parts: 0)
+        monkeypatch.setattr(preflight, "num_trained", lambda learner: 0)
 
     return make
 

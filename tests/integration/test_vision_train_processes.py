@@ -9,7 +9,6 @@ from safetensors.torch import load_file, save_file
 from relu_nmt.cli import vision_train
 from relu_nmt.errors import DataError
 from relu_nmt.jobs import training
-from relu_nmt.jobs.vision_train import job as train_images
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.training.distributed import local_part
 from relu_nmt.vision.images import ImageBatches
@@ -47,13 +46,13 @@ def train(process, words, folder):
     """Run the command as one of the processes. Each writes the weights that it has at the end."""
     models = []
 
-    class Keeping(train_images.Trainer):
+    class Keeping(training.Trainer):
         def train(self):
             models.append(self.learner.model)
             return super().train()
 
     training.join_processes = lambda cpu: process
-    train_images.Trainer = Keeping
+    training.Trainer = Keeping
     assert vision_train.main([*words, "--save-dir", str(folder)]) == 0
     state = {name: local_part(x).contiguous() for name, x in models[0].state_dict().items()}
     save_file(state, folder / f"rank-{process.rank}.safetensors")

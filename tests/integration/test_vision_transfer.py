@@ -68,7 +68,7 @@ def right(scores, labels):
 
 def test_nearest_neighbors(trained, tmp_path):
     file = tmp_path / "knn.json"
-    flags = ["--neighbors=7", "--temperature=0.1", "--eval-crop-ratio=1", "--batch-size=7"]
+    flags = ["--neighbours=7", "--temperature=0.1", "--eval-crop-ratio=1", "--batch-size=7"]
     done = probe(trained, "knn", flags, "--results", file)
     rows, labels = features(trained, "train")
     test, test_labels = features(trained, "test")

@@ -205,23 +205,16 @@ def new_objective(
     alignment_lambda = 0.0
     if settings.load_alignments:
         alignment_lambda = settings.alignment_lambda
-    if not teachers:
-        return TranslationObjective(
-            model,
-            settings.smoothing,
-            settings.regularizer,
-            settings.report_accuracy,
-            alignment_lambda,
-        )
-    return TaughtObjective(
-        teachers,
-        settings.teacher,
+    arguments = (
         model,
         settings.smoothing,
         settings.regularizer,
         settings.report_accuracy,
         alignment_lambda,
     )
+    if teachers:
+        return TaughtObjective(teachers, settings.teacher, *arguments)
+    return TranslationObjective(*arguments)
 
 
 def sized_batches(

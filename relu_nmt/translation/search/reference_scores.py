@@ -40,6 +40,7 @@ def score_references(
         num_separators = [separators.num_expected(row) for row in src_tokens.cpu().numpy()]
         no_separator = torch.tensor(num_separators, device=real.device) == 0
         is_single = no_separator[:, None].expand_as(real)[real]
+    any_single = bool(is_single.any())
     chosen = []
     attention = None
     with ensemble.evaluating():
@@ -64,7 +65,7 @@ def score_references(
                 logits = model.logits(states[chunk]) / scorer.search.temperature
                 by_model.append(logits.log_softmax(-1))
             log_probs = average_log_probs(by_model)  # [C, V]
-            if separators is not None and is_single.any():
+            if separators is not None and any_single:
                 exclude_token(log_probs[None], separators.target, is_single[None, chunk])
             chosen.append(log_probs.gather(1, targets[chunk, None])[:, 0])
         # Divide the token scores among the sentences again.

@@ -152,7 +152,7 @@ def test_one_thread_at_a_time_uses_the_tokenizers(monkeypatch):
 
         return call
 
-    for name in ("encode", "decode", "letters"):
+    for name in ("encode", "decode", "characters_of_text", "characters_of_tokens"):
         monkeypatch.setattr(TextPipeline, name, alone(getattr(TextPipeline, name)))
     request = {"lines": LINES, "banned": ["big"]}
     pair = {"lines": LINES, "translation": ["the house"]}

@@ -69,9 +69,8 @@ class ToyModel(nn.Module):
         return [self.advance(s.tokens, s.state, temperature, want_weights) for s in steps]
 
     def advance(self, tokens, state, temperature=1.0, want_weights=False):
-        memory = state.memory.expand(
-            -1, tokens.size(1), -1
-        )  # the first step gives the number of beams
+        # The first step gives the number of beams.
+        memory = state.memory.expand(-1, tokens.size(1), -1)
         state.memory = self._next(memory, tokens)
         weights = None
         if want_weights:  # each token looks at the source position "token number modulo length"
