@@ -54,7 +54,7 @@ class Generator(generator.Generator):
             )
         numbers = np.arange(len(sources)) if ids is None else np.array(ids)
         by_number = dict(zip(numbers.tolist(), sources, strict=True))
-        [(_, best)] = self.search(by_number, 0, [numbers])
+        [(_, best)] = self.translate_batches(by_number, 0, [numbers])
         return best
 
 

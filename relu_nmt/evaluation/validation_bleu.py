@@ -108,7 +108,7 @@ class ValidationBleu:
             label, len(sources), unit, shows_waiting=True, only_if_slow=True, say=self.say
         ) as advance:
             results = (generator or self.generator).translate(sources, 0, advance)
-        return [self.task.target_dictionary.symbols_of(best.tokens) for best, *_ in results]
+        return [self.task.target_dictionary.symbols_of(best.ids) for best, *_ in results]
 
     def _print_samples(self, lines: Sequence[Line]) -> None:
         references = self.task.references(self.split)

@@ -210,8 +210,8 @@ class SourceEncoder:
         whole = read(self.sentences(request, split))
         sizes = np.array([len(sentence.ids) for sentence in whole], dtype=np.int64)
         limit = request.limit
-        if limit.tokens is not None:
-            sizes = np.minimum(sizes, limit.tokens)
+        if limit.most_tokens is not None:
+            sizes = np.minimum(sizes, limit.most_tokens)
         if self.separators is not None:
             # A blank line, whose only token is the end symbol, has no separator.
             sizes += self.separators.num_lacking * (sizes > 1)

@@ -12,17 +12,17 @@ import torch
 
 from relu_nmt import engine
 from relu_nmt.data.dictionary import UNK
-from relu_nmt.data.documents import SINGLE_SENTENCES, WindowConfig, join_texts
+from relu_nmt.data.documents import SINGLE_SENTENCES, WindowConfig
 from relu_nmt.drawing.attention_maps import AttentionMap
 from relu_nmt.errors import ConfigError, is_out_of_memory
 from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.translation.base import Ensemble, StepDecoder, TranslationModel
 from relu_nmt.translation.search.config import GenerationConfig, generation_config
 from relu_nmt.translation.search.document_search import (
-    Search,
     SourceDocuments,
     TranslatedDocuments,
-    search_documents,
+    TranslateWindows,
+    translate_windows,
 )
 from relu_nmt.translation.search.generator import Generator
 from relu_nmt.translation.search.shortlist import Shortlist
@@ -32,6 +32,7 @@ from relu_nmt.translation.search.translations import (
     TranslatedLines,
     Translation,
     check_lengths,
+    join_translations,
     load_translations,
     replace_unknown_words,
 )
@@ -279,7 +280,7 @@ class Translator:
         documents = self.sources.encode(request)
         if documents.note:
             warnings.warn(documents.note.removeprefix("NOTE: "), stacklevel=3)
-        translated = self.answer(documents, config, self.searcher(config, first_id))
+        translated = self.translate_sources(documents, config, first_id=first_id)
         if translated.num_at_limit:
             longest = config.describe_longest_output(self.ensemble.max_target_positions)
             warnings.warn(
@@ -290,13 +291,18 @@ class Translator:
             )
         return translated
 
-    def answer(
-        self, documents: SourceDocuments, config: GenerationConfig, search: Search | None = None
+    def translate_sources(
+        self,
+        documents: SourceDocuments,
+        config: GenerationConfig,
+        translate: TranslateWindows | None = None,
+        first_id: int = 0,
     ) -> TranslatedDocuments:
         """Return the translations of documents, window by window, for commands and the server.
 
-        ``search`` translates windows, by default with a new :meth:`searcher`. A command passes one
-        searcher for all of its input. The server passes a function that joins requests in batches.
+        ``translate`` translates windows, by default with a new :meth:`window_translator`. A command
+        passes one for all of its input. The server passes a function that joins requests in
+        batches. ``first_id`` is the number of the first sentence, which seeds sampling.
 
         Raises:
             ConfigError: the settings do not fit the model or the documents.
@@ -304,25 +310,20 @@ class Translator:
         """
         # Check all lines before the search of the first one.
         check_lengths(documents.sentences, self.max_source_positions)
-        search = search or self.searcher(config)
+        translate = translate or self.window_translator(config)
         max_positions = self.ensemble.max_target_positions
-        return search_documents(documents, config, max_positions, self.text_of, search)
+        return translate_windows(
+            documents, config, max_positions, self.text_of, translate, first_id
+        )
 
-    def searcher(
-        self,
-        config: GenerationConfig,
-        first_id: int = 0,
-        on_progress: Callable[[int], object] | None = None,
-    ) -> "Searcher":
-        """Return a function that translates sentences given as token ids.
-
-        ``first_id`` is the number of the first sentence, which seeds the draws of sampling.
+    def window_translator(self, config: GenerationConfig) -> "WindowTranslator":
+        """Return a function that translates sentences, or windows of sentences, as token ids.
 
         Raises:
             ConfigError: the settings do not fit the model.
             DataError: the file of ``replace_unk`` cannot be read.
         """
-        return Searcher(self, config, first_id, on_progress)
+        return WindowTranslator(self, config)
 
     def text_of(self, tokens: Sequence[str]) -> str:
         """Return the raw text of target tokens."""
@@ -365,7 +366,7 @@ class Translator:
             target = self.translate_nbest([source])[0][0]
         # Take the ids of the translation, since encoding its text may give other ids.
         if isinstance(target, Translation):
-            ids = target.hypothesis.tokens
+            ids = target.hypothesis.ids
         else:
             ids = self.task.encode_target(target)
         place = AttentionPlace(slot, layer, head)
@@ -402,19 +403,10 @@ class Translator:
         return AttentionMap(place.slot, place.layer, place.head, queries, keys, weights)
 
 
-class Searcher:
-    """Finds the n best translations of sentences. Later calls continue the count of sentences.
+class WindowTranslator:
+    """Finds the n best translations of sentences, or of windows of sentences."""
 
-    ``on_progress`` gets the number of sentences of each finished batch.
-    """
-
-    def __init__(
-        self,
-        translator: Translator,
-        config: GenerationConfig,
-        first_id: int,
-        on_progress: Callable[[int], object] | None,
-    ) -> None:
+    def __init__(self, translator: Translator, config: GenerationConfig) -> None:
         self._translator = translator
         self._generator = translator.generator(config)
         self._replaces_unknown = config.replace_unk is not None
@@ -422,32 +414,42 @@ class Searcher:
         self._words: dict[str, str] = {}
         if config.replace_unk:
             self._words = load_translations(config.replace_unk)
-        self._next_id = first_id
-        self.on_progress = on_progress
 
-    def __call__(self, sources: Sequence[SourceSentence]) -> list[list[Translation]]:
-        """Return the n best translations of each source."""
+    def __call__(
+        self,
+        sources: Sequence[SourceSentence],
+        first_id: int = 0,
+        on_progress: Callable[[int], object] | None = None,
+    ) -> list[list[Translation]]:
+        """Return the n best translations of each source.
+
+        ``first_id`` is the number of the first sentence, which seeds the draws of sampling.
+        ``on_progress`` gets the number of sentences of each finished batch.
+        """
         translator = self._translator
         sentences: list[SourceSentence] = []
         for source in sources:
             sentences += source.sentences
         # Check again, since windows join several sentences.
         check_lengths(sentences, translator.max_source_positions)
-        nbest_lists = iter(self._generator.translate(sentences, self._next_id, self.on_progress))
-        self._next_id += len(sentences)
+        nbest_lists = iter(self._generator.translate(sentences, first_id, on_progress))
         results = []
         for source in sources:
             by_sentence = []
             for sentence in source.sentences:
                 by_sentence.append([self._translation(sentence, h) for h in next(nbest_lists)])
             # Join the best translations of all sentences, then the second best, and so on.
-            ranks = zip(*by_sentence, strict=False)
-            results.append([self._joined(source, translations) for translations in ranks])
+            language = translator.task.target_lang
+            scorer = self._generator.scorer
+            joined = []
+            for translations in zip(*by_sentence, strict=False):
+                joined.append(join_translations(source, translations, language, scorer))
+            results.append(joined)
         return results
 
     def _translation(self, source: SourceSentence, hypothesis: Hypothesis) -> Translation:
         translator = self._translator
-        tokens = translator.task.target_dictionary.symbols_of(hypothesis.tokens)
+        tokens = translator.task.target_dictionary.symbols_of(hypothesis.ids)
         alignment = hypothesis.alignment
         if self._replaces_unknown and alignment is not None:
             tokens = replace_unknown_words(
@@ -462,22 +464,6 @@ class Searcher:
         if banned is None or UNK not in tokens or banned.occur_in(self._translator.text_of(tokens)):
             return lambda replaced: False
         return lambda replaced: banned.occur_in(self._translator.text_of(replaced))
-
-    def _joined(self, source: SourceSentence, translations: Sequence[Translation]) -> Translation:
-        """Join the translations of the sentences of a line, if there are several."""
-        if not source.parts:
-            return translations[0]
-        language = self._translator.task.target_lang
-        texts = []
-        tokens: list[str] = []
-        hypotheses = []
-        for translation in translations:
-            texts.append(translation.text)
-            tokens += translation.tokens
-            hypotheses.append(translation.hypothesis)
-        text = join_texts(texts, language)
-        hypothesis = self._generator.joined(source.parts, hypotheses)
-        return Translation(text, tokens, hypothesis, source.tokens)
 
 
 def _divided(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -64,7 +64,7 @@ def test_translations_are_the_same(models, beam):
     translations = translator.translate_nbest(LINES, beam=beam, max_len_b=LONGEST, stop_rule="full")
     for line, [best] in zip(LINES, [hypotheses[:1] for hypotheses in translations], strict=True):
         tokens, score = plain.search(plain.encode(source, line), target, beam, LONGEST)
-        assert best.hypothesis.tokens.tolist() == tokens
+        assert best.hypothesis.ids.tolist() == tokens
         assert best.score == pytest.approx(score, abs=1e-4)
         assert best.text == plain.processor.decode([plain.vocabulary[i] for i in tokens[1:-1]])
     # The model has learned its pairs, and a forced beginning follows the code.

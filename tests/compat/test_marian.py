@@ -80,7 +80,7 @@ def test_translations_are_the_same(translator, our_ids, beam):
     assert len({case[f"beam{beam}"]["text"] for case in CASES}) > 3
     for case, [best] in zip(CASES, translations, strict=True):
         expected = case[f"beam{beam}"]
-        assert best.hypothesis.tokens.tolist() == our_ids[expected["tokens"]].tolist()
+        assert best.hypothesis.ids.tolist() == our_ids[expected["tokens"]].tolist()
         assert best.text == expected["text"]
         if beam > 1:
             assert best.score == pytest.approx(expected["score"], abs=1e-5)
@@ -120,10 +120,10 @@ def test_a_model_of_several_languages_becomes_one_for_each(folder, tmp_path, tra
         for source, expected in zip(sentences, named, strict=True):
             assert source.ids.tolist() == expected.ids.tolist()
         config = GenerationConfig(beam=4, max_len_b=28)
-        expected = [nbest[0].hypothesis for nbest in translator.searcher(config)(named)]
+        expected = [nbest[0].hypothesis for nbest in translator.window_translator(config)(named)]
         texts = other.translate(lines, config)
         for hypothesis, text in zip(expected, texts, strict=True):
-            tokens = other.task.target_dictionary.symbols_of(hypothesis.tokens[:-1])
+            tokens = other.task.target_dictionary.symbols_of(hypothesis.ids[:-1])
             assert other.task.target_text.decode(tokens) == text
         text = other.task.source_text
         assert text.decode(text.encode(lines[0])) == lines[0]

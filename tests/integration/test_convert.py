@@ -45,7 +45,7 @@ def scored(translator):
     sources = []
     for source, target in zip(encoded(translator, LINES), TARGETS, strict=True):
         sources.append(SourceSentence(source.ids, source.tokens, task.encode_target(target)))
-    translations = translator.searcher(GenerationConfig(score_reference=True))(sources)
+    translations = translator.window_translator(GenerationConfig(score_reference=True))(sources)
     return sources, [nbest[0].hypothesis.positional_scores for nbest in translations]
 
 
@@ -80,7 +80,7 @@ def test_ctranslate2_computes_the_same(name, tmp_path):
     targets = list(map(translator.task.target_text.encode, TARGETS))
     for result, expected in zip(other.score_batch(tokens, targets), scores, strict=True):
         np.testing.assert_allclose(result.log_probs, expected, atol=1e-5)
-    best = translator.searcher(GenerationConfig(beam=1, max_len_b=20))(sources)
+    best = translator.window_translator(GenerationConfig(beam=1, max_len_b=20))(sources)
     results = other.translate_batch(tokens, beam_size=1, max_decoding_length=20)
     for result, expected in zip(results, best, strict=True):
         assert result.hypotheses[0] == expected[0].tokens
@@ -97,7 +97,7 @@ def test_ctranslate2_aligns_the_same(chosen, tmp_path):
     translator = Translator.from_checkpoint(path, "cpu", model_overrides=chosen)
     sources = encoded(translator, LINES)
     search = GenerationConfig(beam=1, max_len_b=20, print_alignment="hard")
-    best = translator.searcher(search)(sources)
+    best = translator.window_translator(search)(sources)
     other = ctranslate2.Translator(str(tmp_path / "out"), compute_type="float32")
     results = other.translate_batch(
         [s.tokens for s in sources], beam_size=1, max_decoding_length=20, return_attention=True
@@ -184,7 +184,7 @@ def compare_at_all_lengths(model, task, folder):
             reference = torch.randint(4, 9, (reference_length - 1,)).tolist()
             sources.append(SourceSentence(np.array([*ids, 2]), [], np.array([*reference, 2])))
         translator = Translator([model], task, "cpu")
-        translations = translator.searcher(GenerationConfig(score_reference=True))(sources)
+        translations = translator.window_translator(GenerationConfig(score_reference=True))(sources)
         expected = [best.hypothesis.positional_scores for [best] in translations]
         for translations, scores in zip(onnx_scores(folder, sources), expected, strict=True):
             np.testing.assert_allclose(translations, scores, atol=1e-4)

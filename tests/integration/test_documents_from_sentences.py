@@ -73,7 +73,7 @@ def assert_same(sentences, documents, lines, **search):
             for before, after in zip(old, new, strict=True):
                 first, second = before.hypothesis, after.hypothesis
                 assert after.text == before.text
-                assert second.tokens.tolist() == first.tokens.tolist()
+                assert second.ids.tolist() == first.ids.tolist()
                 assert second.score == pytest.approx(first.score, abs=2e-5)
                 assert second.positional_scores == pytest.approx(first.positional_scores, abs=2e-5)
 
@@ -90,7 +90,7 @@ def reference_scores(translator, lines):
     sentences = []
     for source, line in zip(sources, lines, strict=True):
         sentences.append(replace(source, reference=task.encode_target(line)))
-    translations = translator.searcher(config)(sentences)
+    translations = translator.window_translator(config)(sentences)
     scores = []
     for [best] in translations:
         scores.extend(best.hypothesis.positional_scores)

@@ -53,7 +53,7 @@ def test_scores_are_in_base_2_and_add_up(generated, folder):
         assert float(score) == pytest.approx(best.score / math.log(2), abs=1e-5)
         assert (tokens.split(), text) == (best.tokens, best.text)
         values = list(map(float, positions.split()))
-        assert len(values) == len(best.hypothesis.tokens)
+        assert len(values) == len(best.hypothesis.ids)
         assert sum(values) / len(values) == pytest.approx(float(score), abs=1e-3)
 
 

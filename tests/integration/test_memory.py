@@ -80,7 +80,7 @@ def test_validation_and_its_translations_are_tried_on_the_longest(data, tmp_path
 
     def noted(self, sentences, *args, **kwargs):
         translations = translate(self, sentences, *args, **kwargs)
-        written = max(len(best.tokens) for best, *_ in translations)
+        written = max(len(best.ids) for best, *_ in translations)
         sources.append((sorted(len(sentence.ids) for sentence in sentences), written))
         return translations
 

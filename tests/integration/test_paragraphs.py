@@ -130,7 +130,7 @@ def test_lines_of_one_sentence_are_translated_as_before(translator):
     pairs = zip(itertools.chain(*plain), itertools.chain(*results), strict=True)
     for first, second in pairs:
         assert (first.text, first.tokens, first.score) == (second.text, second.tokens, second.score)
-        assert np.array_equal(first.hypothesis.tokens, second.hypothesis.tokens)
+        assert np.array_equal(first.hypothesis.ids, second.hypothesis.ids)
 
 
 def test_lines_with_a_prefix_or_terms_stay_whole(translator):

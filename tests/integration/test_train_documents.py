@@ -87,7 +87,7 @@ def test_validation_translates_groups_and_scores_documents(folder, tmp_path, cap
         translations = translate(self, sources, *arguments)
         for source, (best, *_) in zip(sources, translations, strict=True):
             in_source = np.count_nonzero(source.ids == task.separators[0])
-            counts.append((in_source, np.count_nonzero(best.tokens == task.separators[1])))
+            counts.append((in_source, np.count_nonzero(best.ids == task.separators[1])))
         return translations
 
     monkeypatch.setattr(Generator, "translate", count)

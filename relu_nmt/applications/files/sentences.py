@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain, islice
 from typing import Any
 
@@ -29,7 +30,7 @@ from relu_nmt.io.text_lines import read_lines
 from relu_nmt.tokenization.sentences import SentenceSplitter
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.search.config import GenerationConfig, generation_config
-from relu_nmt.translation.search.document_search import Search, SourceDocuments
+from relu_nmt.translation.search.document_search import SourceDocuments, TranslateWindows
 from relu_nmt.translation.search.translations import SourceSentence, TranslatedLines
 from relu_nmt.translator import TranslationRequest, Translator
 
@@ -56,9 +57,9 @@ class SegmentTranslator:
     glossary: Mapping[str, str] = field(default_factory=dict)  # target terms by source terms
     # Further fields of :class:`TranslationRequest` (``banned=["term"]``).
     request_fields: Mapping[str, Any] = field(default_factory=dict)
-    # Searches windows, and adds their sentences to ``num_done``. This number can exceed
-    # ``num_sentences``, since some are translated twice. None: the translator's search.
-    search: Search | None = None
+    # Translates windows, and adds their sentences to ``num_done``. This number can exceed
+    # ``num_sentences``, since some are translated twice. None: as the translator does.
+    translate_windows: TranslateWindows | None = None
     # Makes a list of the sentences that are being encoded.
     read: Callable[[Iterator[SourceSentence]], list[SourceSentence]] = list
 
@@ -160,7 +161,9 @@ class SegmentTranslator:
             split_sentences=False,
             **self.request_fields,
         )
-        lines = self._searched(self.translator.sources.encode(request, self.read)).translations
+        lines = self._translated_lines(
+            self.translator.sources.encode(request, self.read)
+        ).translations
         results = []
         for text, translation in zip(texts, lines, strict=True):
             if translation.alignment is None:
@@ -171,15 +174,16 @@ class SegmentTranslator:
             results.append(AlignedText(translation.text, links))
         return results
 
-    def _searched(self, sources: SourceDocuments) -> TranslatedLines:
+    def _translated_lines(self, sources: SourceDocuments) -> TranslatedLines:
         """Return the translations of the only document, and show the progress."""
         translator = self.translator
-        if self.search is not None:
-            return translator.answer(sources, self.config, self.search)[0]
+        translate = self.translate_windows
+        if translate is not None:
+            return translator.translate_sources(sources, self.config, translate)[0]
         num_groups = len(sources.groups)
         with progress_bar("translate", num_groups, "groups", shows_waiting=True) as advance:
-            search = translator.searcher(self.config, on_progress=advance)
-            return translator.answer(sources, self.config, search)[0]
+            translate = partial(translator.window_translator(self.config), on_progress=advance)
+            return translator.translate_sources(sources, self.config, translate)[0]
 
 
 def translate_with(

@@ -286,32 +286,35 @@ def detected_languages(services: Sequence[TranslationService], text: str) -> dic
 
 
 def ranked_translations(text: str, name: str, segments: SegmentTranslator) -> list[str]:
-    """Return the different translations of a text, best first, as many as the search returns.
+    """Return the different translations of a text, best first, as many as are found.
 
     In the translation of rank r, from 0, every window has its hypothesis r, or else its last one.
 
     Args:
         text: the text.
         name: name of its format.
-        segments: translates segments. Its search returns ``config.nbest`` hypotheses.
+        segments: translates segments of a server. It finds ``config.nbest`` translations of each.
     """
-    search_all = segments.search
-    assert search_all is not None, "the search of a server"
+    translate_all = segments.translate_windows
+    assert translate_all is not None, "of a server"
     hypotheses: dict[tuple[object, ...], list[Translation]] = {}
 
-    # Search each window once for all ranks.
-    def search(rank: int, sources: Sequence[SourceSentence]) -> list[list[Translation]]:
+    # Translate each window once for all ranks.
+    def translate(
+        rank: int, sources: Sequence[SourceSentence], first_id: int
+    ) -> list[list[Translation]]:
         keys = [
             (source.ids.tobytes(), source.context.tobytes(), *source.tokens) for source in sources
         ]
         windows = dict(zip(keys, sources, strict=True))
         new_windows = {key: window for key, window in windows.items() if key not in hypotheses}
-        hypotheses.update(zip(new_windows, search_all(list(new_windows.values())), strict=True))
+        results = translate_all(list(new_windows.values()), first_id)
+        hypotheses.update(zip(new_windows, results, strict=True))
         return [hypotheses[key][rank : rank + 1] or hypotheses[key][-1:] for key in keys]
 
     translations: list[str] = []
     for rank in range(segments.config.nbest):
-        ranked = replace(segments, search=partial(search, rank))
+        ranked = replace(segments, translate_windows=partial(translate, rank))
         # The byte order mark tells that a page with another declared encoding is UTF-8.
         target = translated(
             text.encode("utf-8-sig"), name, ranked, FileOptions(), segments.languages

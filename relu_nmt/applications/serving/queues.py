@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 
 from starlette.exceptions import HTTPException
 
-from relu_nmt.translation.search.document_search import Search
-from relu_nmt.translation.search.translations import SourceSentence, Translation
+from relu_nmt.translation.search.document_search import TranslateWindows
+from relu_nmt.translation.search.translations import SourceSentence, Translation, num_sentences
 
 ResultT = TypeVar("ResultT")
 ItemT = TypeVar("ItemT")
@@ -179,7 +179,7 @@ class Batcher:
     repeats it request by request, so that no request fails because of another.
 
     Args:
-        search: translates sentences. Only the batcher's thread calls it.
+        translate_windows: translates sentences. Only the batcher's thread calls it.
         max_tokens: most source tokens of a batch. A longer sentence is a batch alone.
         wait: seconds that a batch waits for more sentences if it is not full.
         on_batch: called with sentences, source tokens and seconds of each batch.
@@ -187,12 +187,13 @@ class Batcher:
 
     def __init__(
         self,
-        search: Search,
+        translate_windows: TranslateWindows,
         max_tokens: int,
         wait: float = 0.0,
         on_batch: Callable[[int, int, float], object] = lambda *_: None,
     ) -> None:
-        self._search = search
+        self._translate_windows = translate_windows
+        self._num_sentences = 0  # translated so far
         self._max_tokens = max_tokens
         self._wait = wait
         self._on_batch = on_batch
@@ -202,7 +203,7 @@ class Batcher:
         self._pool = ThreadPoolExecutor(1, "model")
         self.is_closed = False  # once True, requests are refused
 
-    def search(
+    def translate(
         self, sources: Sequence[SourceSentence], request: QueuedRequest
     ) -> list[list[Translation]]:
         """Wait for the translations of the sentences, and return them."""
@@ -281,7 +282,8 @@ class Batcher:
         sources = [order.source for order in batch]
         start = time.perf_counter()
         try:
-            results = self._search(sources)
+            results = self._translate_windows(sources, self._num_sentences)
+            self._num_sentences += num_sentences(sources)
             pairs = list(zip(batch, results, strict=True))
             self._on_batch(len(batch), _num_tokens(batch), time.perf_counter() - start)
         except Exception as error:

@@ -23,7 +23,7 @@ from relu_nmt.modules.config import SLOTS, AttentionPlace
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.generator import longest_first
-from relu_nmt.translation.search.translations import SourceSentence, Translation
+from relu_nmt.translation.search.translations import SourceSentence, Translation, num_sentences
 from relu_nmt.translator import TranslationRequest, Translator
 from relu_nmt.translator.attention_maps import (
     MOST_WEIGHTS,
@@ -98,8 +98,8 @@ class TranslationService:
         self._large_answers = ThreadPoolExecutor(1, "turn")
         self._slots = threading.Semaphore(num_slots)
         self._batch_tokens = config.max_tokens or BATCH_TOKENS
-        search = translator.searcher(config)
-        self.batcher = Batcher(search, self._batch_tokens, limits.batch_wait, on_batch)
+        translate = translator.window_translator(config)
+        self.batcher = Batcher(translate, self._batch_tokens, limits.batch_wait, on_batch)
 
     def close(self) -> None:
         """Wait for the large answer in progress. The queue of requests is closed already."""
@@ -160,7 +160,7 @@ class TranslationService:
         )
 
         # Check the length and the forced terms of each window before its search.
-        def search(sources: Sequence[SourceSentence]) -> list[list[Translation]]:
+        def translate(sources: Sequence[SourceSentence], _: int) -> list[list[Translation]]:
             for source in sources:
                 self._check_length(source, "lines to translate at once have")
                 if source.num_forced and self._config.not_for_terms:
@@ -169,10 +169,10 @@ class TranslationService:
                         "neither terms nor a prefix behind the first line of several; leave them "
                         "out"
                     )
-            return self.batcher.search(sources, request)
+            return self.batcher.translate(sources, request)
 
-        # Search its windows in batches with windows of other requests.
-        translated = translator.answer(documents, self._config, search)
+        # Translate its windows in batches with windows of other requests.
+        translated = translator.translate_sources(documents, self._config, translate)
         groups = []
         for group in translated.windows:
             values = {
@@ -205,8 +205,8 @@ class TranslationService:
     ) -> SegmentTranslator:
         """Return a translator of the segments of a text or a file, within the limits of a request.
 
-        Its search returns ``num_best`` translations of each window, but at most the beam size. A
-        file may have any number of tokens, but only one part of one file at a time has the model.
+        It finds ``num_best`` translations of each window, but at most the beam size. A file may
+        have any number of tokens, but only one part of one file at a time has the model.
         """
         num_best = max(self._config.nbest, min(num_best, self._config.beam))
         config = replace(self._config, nbest=num_best)
@@ -216,9 +216,11 @@ class TranslationService:
             self._windows,
             read=lambda sentences: list(request.checked(sentences)),
         )
-        search = self._translator.searcher(segments.config)
+        translate = self._translator.window_translator(segments.config)
 
-        def searched(sources: Sequence[SourceSentence]) -> list[list[Translation]]:
+        def translate_parts(
+            sources: Sequence[SourceSentence], first_id: int
+        ) -> list[list[Translation]]:
             num_tokens = sum(len(source.ids) for source in sources)
             if num_tokens > self._max_tokens and not is_file:
                 raise HTTPException(413, f"{num_tokens:,} tokens; send less text at a time")
@@ -229,14 +231,15 @@ class TranslationService:
             # Let other requests use the model between the parts.
             for numbers in longest_first(lengths, lambda longest: self._batch_tokens // longest):
                 part = [sources[number] for number in numbers]
-                run = partial(self.batcher.run, partial(search, part), request)
+                run = partial(self.batcher.run, partial(translate, part, first_id), request)
                 results = request.wait(self._large_answers.submit(run)) if is_file else run()
+                first_id += num_sentences(part)
                 for number, translations in zip(numbers, results, strict=True):
                     translated[number] = translations
                 segments.num_done += sum(map(self._num_sentences, part))
             return translated
 
-        segments.search = searched
+        segments.translate_windows = translate_parts
         return segments
 
     def attention(

@@ -166,7 +166,8 @@ class AnalyzedModel:
         with progress_bar(f"translate for {self.name}", len(sources), self.unit) as advance:
             # Search as relu-nmt-generate does, and take the best translations.
             config = GenerationConfig().resolved(self.unit == "groups", workers=0)
-            translations = self.translator.searcher(config, on_progress=advance)(sources)
+            translate = self.translator.window_translator(config)
+            translations = translate(sources, on_progress=advance)
         texts = [nbest[0].text for nbest in translations]
         segments = [self.groups.sentences(number) for number in numbers]
         self.bleu = scorer.segment_statistics(texts, segments)
@@ -195,7 +196,7 @@ def reference_losses(
     with progress_bar(label, len(sources), "sources", only_if_slow=True) as advance:
         references = generator.translate(sources, on_progress=advance)
     for [reference] in references:
-        is_counted = ~np.isin(reference.tokens, left_out)
+        is_counted = ~np.isin(reference.ids, left_out)
         log_probs = reference.positional_scores[is_counted]
         bits.append(-float(log_probs.sum(dtype=np.float64)) / math.log(2))
         tokens.append(int(is_counted.sum()))

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from relu_nmt.data.documents import SEPARATOR_TESTS, SINGLE_SENTENCES, join_texts
 from relu_nmt.errors import DataError, counted
@@ -67,8 +68,8 @@ def translate_documents(
         hidden_progress(settings.no_progress_bar or not progress),
         progress_bar("translate", num_searches, "groups", shows_waiting=True) as advance,
     ):
-        search = translator.searcher(config, on_progress=advance)
-        translated = translator.answer(sources, config, search)
+        translate = partial(translator.window_translator(config), on_progress=advance)
+        translated = translator.translate_sources(sources, config, translate)
     lines = _joined_lines(text.lines, documents, translated, translator.task.target_lang)
     content = "".join(f"{line}\n" for line in lines)
     if settings.output is not None:

@@ -5,6 +5,7 @@ import math
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from relu_nmt.data.documents import SINGLE_SENTENCES
@@ -77,7 +78,8 @@ class _LineTranslation:
         settings = self._settings
         text = self._input
         config = settings.search.resolved(workers=0)
-        search = self._translator.searcher(config)
+        translate = self._translator.window_translator(config)
+        num_sentences = 0
         tab_note = ""
         for lines in read_buffers(file, settings.input, settings.buffer_size):
             begin = len(text.lines)
@@ -98,8 +100,10 @@ class _LineTranslation:
             with progress_bar(
                 label, len(lengths), "lines", shows_waiting=True, only_if_slow=True
             ) as advance:
-                search.on_progress = advance
-                translated = self._translator.answer(sources, config, search)
+                translated = self._translator.translate_sources(
+                    sources, config, partial(translate, on_progress=advance), num_sentences
+                )
+            num_sentences += len(lengths)
             for number, source, window in zip(
                 numbers, sources.whole, translated.windows, strict=True
             ):
@@ -117,9 +121,9 @@ class _LineTranslation:
             if not limit.truncate:
                 translations = list(map(_untranslated, translations))
         elif self._settings.attention_pictures is not None and source.tokens:
-            tokens = translations[0].hypothesis.tokens
+            ids = translations[0].hypothesis.ids
             path = Path(self._settings.attention_pictures, f"{number}.svg")
-            self._translator.attention_at(LAST_CROSS, source, tokens).save(path)
+            self._translator.attention_at(LAST_CROSS, source, ids).save(path)
             self._pictures.append(path)
         best = translations[0]
         self.texts.append(best.text)

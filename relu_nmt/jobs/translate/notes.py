@@ -37,9 +37,10 @@ class LineNotes:
             done = "their translation is empty"
             if self.limit.truncate:
                 done = "only their beginning is translated"
+            number = counted(len(self.too_long), "line")
             notes.append(
-                f"NOTE: {counted(len(self.too_long), 'line')} of more than {self.limit.tokens} "
-                f"tokens: {done} ({named_lines(self.too_long)})"
+                f"NOTE: {number} of more than {self.limit.most_tokens} tokens: {done} "
+                f"({named_lines(self.too_long)})"
             )
         if self.split:
             notes.append(

@@ -131,7 +131,7 @@ class AttentionReport:
         if self._files and len(source.ids) > 1:  # the model reads no empty sentences
             target = source.reference
             if target is None:
-                target = translation.hypothesis.tokens
+                target = translation.hypothesis.ids
             self._sources.append(source.ids)
             self._targets.append(target)
 
@@ -139,7 +139,7 @@ class AttentionReport:
         """Return the ``A-`` line of a translation, with ``--print-attention``."""
         if self._place is None:
             return []
-        weights = self._translator.attention_at(self._place, source, translation.hypothesis.tokens)
+        weights = self._translator.attention_at(self._place, source, translation.hypothesis.ids)
         return [f"A-{number}\t{weights.to_json()}"]
 
     def write(self) -> None:
@@ -230,12 +230,15 @@ class _Run:
             hidden_progress(self._settings.no_progress_bar or not progress),
             progress_bar(label, len(self._groups), unit, shows_waiting=True) as advance,
         ):
-            search = self._translator.searcher(self._config, self._first, advance)
+            translator = self._translator.window_translator(self._config)
+            translate = partial(translator, on_progress=advance)
             for numbers, counts in _parts(self._document_sizes):
                 sources = self._sources(numbers, counts)
                 # Measure the translation alone, without reading and printing.
                 started = time.perf_counter()
-                translated = self._translator.answer(sources, self._config, search)
+                translated = self._translator.translate_sources(
+                    sources, self._config, translate, self._first + len(result.groups)
+                )
                 result.seconds += time.perf_counter() - started
                 self._add(translated)
         # Report no mismatches if groups cannot be divided, for lack of separators.
@@ -251,25 +254,25 @@ class _Run:
         if len(numbers):
             first = range(numbers[0], numbers[0] + 1)
             sentence = self._sources(first, np.ones(1, dtype=np.int64))
-            self._translator.answer(sentence, self._config)
+            self._translator.translate_sources(sentence, self._config)
 
     def _over_long(self) -> str:
         """Return a note on sentences that are too long, or ""."""
         limit = self._limit
-        if limit.tokens is None:
+        if limit.most_tokens is None:
             return ""
-        too_long = self._split.group_sizes(self._split.groups())[0] > limit.tokens
+        too_long = self._split.group_sizes(self._split.groups())[0] > limit.most_tokens
         number = int(too_long.sum())
         if not number:
             return ""
         if not (self._settings.skip_invalid_size_inputs_valid_test or limit.truncate):
             raise DataError(
                 f"split {self._split.name}: sentence {int(too_long.argmax())} has more than the "
-                f"{limit.tokens} tokens that the model can read, or of --max-source-length "
+                f"{limit.most_tokens} tokens that the model can read, or of --max-source-length "
                 f"({counted(number, 'such sentence')}); --skip-invalid-size-inputs-valid-test "
                 "leaves them empty, --truncate-source cuts them"
             )
-        note = f"NOTE: {counted(number, 'sentence')} of more than {limit.tokens} tokens"
+        note = f"NOTE: {counted(number, 'sentence')} of more than {limit.most_tokens} tokens"
         return f"{note} cut" if limit.truncate else f"{note} left empty"
 
     def _sources(self, numbers: range, counts: np.ndarray) -> SourceDocuments:
@@ -308,7 +311,7 @@ class _Run:
             self.attention.add(group.source, best)
             result.groups.append(Line(best.text, best.tokens))
             result.counts.append(group.window.num_new)
-            result.num_tokens += len(best.hypothesis.tokens)
+            result.num_tokens += len(best.hypothesis.ids)
         result.num_mismatched = (result.num_mismatched or 0) + translated.num_mismatched
         result.num_undivided += translated.num_undivided
         result.num_at_limit += translated.num_at_limit

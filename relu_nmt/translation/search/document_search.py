@@ -35,6 +35,7 @@ from relu_nmt.translation.search.translations import (
     TranslatedLines,
     Translation,
     joined_tokens,
+    num_sentences,
 )
 
 SINGLE_LINES = WindowConfig(SINGLE_SENTENCES)
@@ -173,87 +174,171 @@ class TranslatedDocuments(list[TranslatedLines]):
         return None if self.num_undivided else self.num_mismatched / max(1, self.num_groups)
 
 
-Search = Callable[[Sequence[SourceSentence]], list[list[Translation]]]
-"""Finds the n best translations of each source, as continuations of its ``context``."""
+TranslateWindows = Callable[[Sequence[SourceSentence], int], list[list[Translation]]]
+"""Returns the n best translations of each window, as continuations of its ``context``. The number
+of the first sentence seeds the draws of sampling."""
 Decode = Callable[[Sequence[str]], str]  # returns the raw text of target tokens
 
 
-def search_documents(
+def translate_windows(
     documents: SourceDocuments,
     config: GenerationConfig,
     max_positions: int | None,
     decode: Decode,
-    search: Search,
+    translate: TranslateWindows,
+    first_id: int = 0,
 ) -> TranslatedDocuments:
-    """Translate documents window by window. ``search`` gets all windows that are ready at once.
+    """Translate documents window by window. ``translate`` gets all windows that are ready at once.
 
     ``config`` and ``max_positions`` bound the output (:meth:`GenerationConfig.length_limits`).
+    ``first_id`` is the number of the first sentence.
 
     Raises:
         ConfigError: windows that overlap or have forced text do not end sentences in separators,
             or windows that overlap have prefixes of the references.
     """
-    windows = documents.windows
+    if documents.windows.max_doc_tokens == SINGLE_SENTENCES:
+        return _translate_lines(documents, translate, first_id)
     _check_windows(documents, config)
-    planned = documents.groups.windows()
-    waiting: dict[int, deque[Window]] = {}
-    for window in planned:
-        waiting.setdefault(window.document, deque()).append(window)
-    planned_ranges = {(window.first, window.end) for window in planned}  # without halves
-    contexts = None
-    if windows.window_overlap:
-        contexts = _Contexts(documents, config, max_positions)
-    done: list[WindowTranslation] = []
-    num_mismatched = num_repeated = 0
-    while waiting:
-        requests = _ready_requests(documents, waiting, contexts)
-        # Translate them, and cut the translations into sentences.
-        results = search([source for _, source in requests])
+    windows = _Windows(documents, config, max_positions, decode)
+    while windows.waiting:
+        requests = windows.take_ready()
+        sources = [source for _, source in requests]
+        results = translate(sources, first_id)
+        first_id += num_sentences(sources)
         for (window, source), translations in zip(requests, results, strict=True):
-            best = translations[0]
-            parts = _parts_of(documents, window, best)
-            if contexts is not None and parts is not None:
-                contexts.store(parts, best.hypothesis.tokens)
-            mismatched = parts is None and documents.separators is not None
-            num_mismatched += mismatched and (window.first, window.end) in planned_ranges
-            # Divide a window that failed into halves, or keep the result.
-            failed = windows.repair and (mismatched or best.reached_limit)
-            if failed and len(documents.with_words(window.first, window.end)) > 1:
-                num_repeated += 1
-                _put_halves_first(waiting.setdefault(window.document, deque()), window)
-            else:
-                lines = _lines_of(documents, window, best, parts, decode)
-                divided = parts is not None
-                done.append(WindowTranslation(window, source, translations, lines, divided))
+            windows.add(window, source, translations)
     # Halves were translated later than their neighbors.
-    done.sort(key=lambda result: result.window.first)
+    windows.done.sort(key=lambda result: result.window.first)
     return TranslatedDocuments(
-        done, len(documents.counts), len(planned), num_mismatched, num_repeated
+        windows.done,
+        len(documents.counts),
+        len(documents.groups),
+        windows.num_mismatched,
+        windows.num_repeated,
     )
 
 
-def _ready_requests(
-    documents: SourceDocuments, waiting: dict[int, deque[Window]], contexts: "_Contexts | None"
-) -> list[tuple[Window, SourceSentence]]:
-    """Take the windows that are ready, with their contexts, from the queues of documents."""
-    requests = []
-    for document, queue in list(waiting.items()):
-        if contexts is not None:
-            requests.append(contexts.ask(queue.popleft()))
-        else:
-            requests += [(window, documents.joined(window)) for window in queue]
-            queue.clear()
-        if not queue:
-            del waiting[document]
-    return requests
+def _translate_lines(
+    documents: SourceDocuments, translate: TranslateWindows, first_id: int
+) -> TranslatedDocuments:
+    """Translate every sentence on its own, all at once."""
+    sources = []
+    for number, sentence in enumerate(documents.sentences):
+        if not documents.with_words(number, number + 1):  # the end symbol remains
+            sentence = SourceSentence(sentence.ids[-1:], reference=sentence.reference)
+        sources.append(sentence)
+    results = translate(sources, first_id) if sources else []
+    numbers = np.repeat(np.arange(len(documents.counts)), documents.counts).tolist()
+    done = []
+    for i, (source, translations) in enumerate(zip(sources, results, strict=True)):
+        window = Window(numbers[i], i, i, i + 1)
+        done.append(WindowTranslation(window, source, translations, translations[:1], divided=True))
+    return TranslatedDocuments(done, len(documents.counts), len(sources), 0, 0)
 
 
-def _put_halves_first(queue: deque[Window], window: Window) -> None:
-    """Put the halves of a window, without context, before the other windows of its document."""
-    document, _, first, end = window
-    middle = (first + end) // 2
-    queue.appendleft(Window(document, middle, middle, end))
-    queue.appendleft(Window(document, first, first, middle))
+class _Windows:
+    """The windows of documents: those that wait, and the translations of those that are done.
+
+    Attributes:
+        waiting: windows to translate, by document. No queue is empty.
+        done: the translated windows.
+        num_mismatched: planned windows whose translation had another number of sentences.
+        num_repeated: windows that were divided into halves.
+    """
+
+    def __init__(
+        self,
+        documents: SourceDocuments,
+        config: GenerationConfig,
+        max_positions: int | None,
+        decode: Decode,
+    ) -> None:
+        self.waiting: dict[int, deque[Window]] = {}
+        self.done: list[WindowTranslation] = []
+        self.num_mismatched = 0
+        self.num_repeated = 0
+        self._documents = documents
+        self._decode = decode
+        self._contexts = None
+        if documents.windows.window_overlap:
+            self._contexts = _Contexts(documents, config, max_positions)
+        planned = documents.groups.windows()
+        for window in planned:
+            self.waiting.setdefault(window.document, deque()).append(window)
+        self._planned = {(window.first, window.end) for window in planned}  # without halves
+
+    def take_ready(self) -> list[tuple[Window, SourceSentence]]:
+        """Take the windows that are ready, with their contexts, from the queues of documents."""
+        requests = []
+        for document, queue in list(self.waiting.items()):
+            if self._contexts is not None:
+                requests.append(self._contexts.ask(queue.popleft()))
+            else:
+                requests += [(window, self._documents.joined(window)) for window in queue]
+                queue.clear()
+            if not queue:
+                del self.waiting[document]
+        return requests
+
+    def add(self, window: Window, source: SourceSentence, translations: list[Translation]) -> None:
+        """Add a translated window, or let its halves wait if it failed."""
+        documents = self._documents
+        best = translations[0]
+        slices = self._slices(window, best)
+        if self._contexts is not None and slices is not None:
+            self._contexts.store(slices, best.hypothesis.ids)
+        mismatched = slices is None and documents.separators is not None
+        self.num_mismatched += mismatched and (window.first, window.end) in self._planned
+        failed = documents.windows.repair and (mismatched or best.reached_limit)
+        if failed and len(documents.with_words(window.first, window.end)) > 1:
+            self.num_repeated += 1
+            self._divide(window)
+            return
+        lines = [best]
+        if slices is not None and window.end - window.context > 1:
+            lines = self._lines(window, best, slices)
+        divided = slices is not None
+        self.done.append(WindowTranslation(window, source, translations, lines, divided))
+
+    def _slices(self, window: Window, best: Translation) -> dict[int, slice] | None:
+        """Return the tokens of each new sentence with words by number. None: the counts differ."""
+        ids = best.hypothesis.ids[:-1]
+        numbers = self._documents.with_words(window.first, window.end)
+        separators = self._documents.separators
+        slices: list[slice] = []
+        if len(numbers) == 1:  # a single sentence gets all, even with separators in it
+            slices = [slice(0, len(ids))]
+        elif numbers and separators is not None:
+            slices = sentence_slices(ids, separators.target)
+        if len(slices) != len(numbers):
+            return None
+        return dict(zip(numbers, slices, strict=True))
+
+    def _divide(self, window: Window) -> None:
+        """Put the halves of a window, without context, before its document's other windows."""
+        document, _, first, end = window
+        middle = (first + end) // 2
+        queue = self.waiting.setdefault(document, deque())
+        queue.appendleft(Window(document, middle, middle, end))
+        queue.appendleft(Window(document, first, first, middle))
+
+    def _lines(
+        self, window: Window, best: Translation, slices: dict[int, slice]
+    ) -> list[Translation]:
+        """Return a translation for each new sentence, which is empty if the sentence is."""
+        documents = self._documents
+        with_words = documents.with_words(window.context, window.end)
+        begin = 0  # number of source tokens before the sentence
+        lines = []
+        for number, sentence in enumerate(documents.sentences_of(window), window.context):
+            if number >= window.first:
+                span = slices.get(number, slice(0, 0))
+                text = best.text if window.num_new == 1 else self._decode(best.tokens[span])
+                lines.append(best.part(span, sentence, begin, text))
+            if number in with_words:
+                begin += len(sentence.ids) - 1
+        return lines
 
 
 class _Contexts:
@@ -267,15 +352,15 @@ class _Contexts:
         self._max_positions = max_positions
         self._begins = np.append(0, np.cumsum(documents.counts)).tolist()
         self._totals = np.append(0, np.cumsum(documents.sizes.astype(np.int64) - 1)).tolist()
-        self._translations: dict[int, np.ndarray] = {}  # target tokens, ending in the separator
+        self._translations: dict[int, np.ndarray] = {}  # target ids, ending in the separator
 
-    def store(self, parts: dict[int, slice], tokens: np.ndarray) -> None:
-        """Store the part of each sentence in a translation, with one separator at its end."""
+    def store(self, slices: dict[int, slice], ids: np.ndarray) -> None:
+        """Store each sentence of a translation, with one separator at its end."""
         assert self._documents.separators is not None
         separator = self._documents.separators.target
-        for number, part in parts.items():
-            of_text = tokens[part] != separator
-            self._translations[number] = np.append(tokens[part][of_text], separator)
+        for number, part in slices.items():
+            is_text = ids[part] != separator
+            self._translations[number] = np.append(ids[part][is_text], separator)
 
     def ask(self, window: Window) -> tuple[Window, SourceSentence]:
         """Return a window with the longest context that fits and is translated, and its source."""
@@ -315,46 +400,6 @@ class _Contexts:
         return context if len(context) <= longest * (num_read / length) else None
 
 
-def _parts_of(
-    documents: SourceDocuments, window: Window, best: Translation
-) -> dict[int, slice] | None:
-    """Return the slice of tokens of each new sentence with words. None: the counts differ."""
-    tokens = best.hypothesis.tokens[:-1]
-    numbers = documents.with_words(window.first, window.end)
-    separators = documents.separators
-    slices: list[slice] = []
-    if len(numbers) == 1:  # a single sentence gets all, even with separators in it
-        slices = [slice(0, len(tokens))]
-    elif numbers and separators is not None:
-        slices = sentence_slices(tokens, separators.target)
-    if len(slices) != len(numbers):
-        return None
-    return dict(zip(numbers, slices, strict=True))
-
-
-def _lines_of(
-    documents: SourceDocuments,
-    window: Window,
-    best: Translation,
-    parts: dict[int, slice] | None,
-    decode: Decode,
-) -> list[Translation]:
-    """Return a translation for each new sentence (empty if it has no words), or one for all."""
-    if parts is None or window.end - window.context == 1:
-        return [best]
-    with_words = documents.with_words(window.context, window.end)
-    begin = 0  # number of source tokens before the sentence
-    lines = []
-    for number, sentence in enumerate(documents.sentences_of(window), window.context):
-        if number >= window.first:
-            part = parts.get(number, slice(0, 0))
-            text = best.text if window.num_new == 1 else decode(best.tokens[part])
-            lines.append(best.part(part, sentence, begin, text))
-        if number in with_words:
-            begin += len(sentence.ids) - 1
-    return lines
-
-
 def _check_windows(documents: SourceDocuments, config: GenerationConfig) -> None:
     """Check that separators show the end of each context, prefix and forced term."""
     windows = documents.windows
@@ -376,9 +421,7 @@ def _check_windows(documents: SourceDocuments, config: GenerationConfig) -> None
         reason = "was trained without --sentence-separator"
     elif config.free_sentence_count:
         reason = "may write any number of them (--free-sentence-count)"
-    if not reason or windows.max_doc_tokens == SINGLE_SENTENCES:
-        return
-    if any(len(source.prefix) or source.forced for source in documents.sentences):
+    if reason and any(len(source.prefix) or source.forced for source in documents.sentences):
         raise ConfigError(
             "prefixes and forced terms belong to single sentences, but the ends of the sentences "
             f"in a translation are unknown: the model {reason}; translate line by line "

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.data.documents import Separators, join_sentences
+from relu_nmt.data.documents import Separators
 from relu_nmt.data.translation_batches import pad_rows
 from relu_nmt.errors import ConfigError, OutOfMemoryError, is_out_of_memory
 from relu_nmt.io.memory import require_memory
@@ -53,6 +53,9 @@ class Generator:
     are forced, terms banned, or tokens have a bonus. ``first_symbol``, such as the code of a
     language, is a forced first token. It counts as a token, but costs nothing.
 
+    Attributes:
+        scorer: ranks the hypotheses.
+
     Raises:
         ConfigError: ``free_sentence_count`` without separators, or a wrong option of the scorer.
     """
@@ -86,7 +89,7 @@ class Generator:
         self._first = np.zeros(0, dtype=np.int64)  # ids of the first symbol, [0 or 1]
         if first_symbol is not None:
             self._first = np.array([symbols.index(first_symbol)])
-        self._scorer = build_scorer(config)
+        self.scorer = build_scorer(config)
         if config.step_score is not None:  # refuse wrong options now
             build_step_score(config, symbols)
 
@@ -127,7 +130,7 @@ class Generator:
             on_progress(len(sources) - len(with_words))
         # Translate batches of similar lengths, in processes if there are several.
         workers = self._workers()
-        translate = partial(self.search, sources, first_id)
+        translate = partial(self.translate_batches, sources, first_id)
         batches = [with_words[batch] for batch in self._batches(lengths[with_words], workers)]
         for indices, nbest_lists in _run_batches(translate, batches, workers):
             for i, hypotheses in zip(indices, nbest_lists, strict=True):
@@ -135,36 +138,6 @@ class Generator:
             if on_progress is not None:
                 on_progress(len(indices))
         return results
-
-    def joined(
-        self, sentences: Sequence[SourceSentence], hypotheses: Sequence[Hypothesis]
-    ) -> Hypothesis:
-        """Join the hypotheses of a line's sentences. Scores include the inner end symbols."""
-        # Count source positions from the beginning of the line.
-        position = 0
-        alignments = []
-        for sentence, hypothesis in zip(sentences, hypotheses, strict=True):
-            if hypothesis.alignment is not None:
-                is_aligned = hypothesis.alignment >= 0
-                alignments.append(np.where(is_aligned, hypothesis.alignment + position, -1))
-            position += len(sentence.tokens)
-        lengths = np.array([len(hypothesis.tokens) for hypothesis in hypotheses])
-        inner_ends = np.cumsum(lengths)[:-1] - 1
-        alignment = None
-        if alignments:
-            alignment = np.delete(np.concatenate(alignments), inner_ends)
-        scores = np.concatenate([hypothesis.positional_scores for hypothesis in hypotheses])
-        for end in inner_ends:
-            scores[end + 1] += scores[end]
-        tokens = join_sentences([hypothesis.tokens for hypothesis in hypotheses])
-        by_sentence = np.array([hypothesis.score for hypothesis in hypotheses])
-        return Hypothesis(
-            tokens,
-            score=self._scorer.joined(by_sentence, lengths, len(tokens)),
-            positional_scores=np.delete(scores, inner_ends),
-            alignment=alignment,
-            reached_limit=any(hypothesis.reached_limit for hypothesis in hypotheses),
-        )
 
     def _workers(self) -> int:
         """Return the number of processes. Raise ConfigError for several on a GPU."""
@@ -183,7 +156,7 @@ class Generator:
         """Return how many of the longest sources, of these lengths [N], form the first batch."""
         return len(self._batches(lengths)[0])
 
-    def search(
+    def translate_batches(
         self, sources: Sequence[SourceSentence], first_id: int, batches: Sequence[np.ndarray]
     ) -> Iterator[DoneBatch]:
         """Yield the batches as they are done, from batches of indices [B] of sources.
@@ -221,7 +194,7 @@ class Generator:
 
     def _step(self, running: Sequence[BeamSearch]) -> None:
         """Advance all running searches by one token."""
-        wants_weights = self.config.wants_alignment or self._scorer.needs_attention
+        wants_weights = self.config.wants_alignment or self.scorer.needs_attention
         self._check_memory(running)
         with self._memory_advice([search.src_tokens for search in running]):
             steps = [search.next_steps for search in running]
@@ -249,7 +222,7 @@ class Generator:
         is_word = word_mask(src_tokens, self.symbols, self._separators)
         with self._memory_advice([src_tokens]):
             return BeamSearch(
-                ensemble, config, self._scorer, src_tokens, is_word, ids, constraints, listed
+                ensemble, config, self.scorer, src_tokens, is_word, ids, constraints, listed
             )
 
     def _listed_symbols(
@@ -278,7 +251,7 @@ class Generator:
         with self._memory_advice([src_tokens]):
             tgt_tokens = self._padded([s.reference for s in sources if s.reference is not None])
             return score_references(
-                self.ensemble, self._scorer, self.symbols, src_tokens, tgt_tokens, self._separators
+                self.ensemble, self.scorer, self.symbols, src_tokens, tgt_tokens, self._separators
             )
 
     def _padded(self, rows: Sequence[np.ndarray]) -> Tensor:

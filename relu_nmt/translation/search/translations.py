@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR, UNK
-from relu_nmt.data.documents import Line, Separators, ended, join_sentences
+from relu_nmt.data.documents import Line, Separators, ended, join_sentences, join_texts
 from relu_nmt.errors import DataError
 from relu_nmt.io.text_lines import read_lines
 from relu_nmt.translation.search.banned_terms import BannedTerms
 from relu_nmt.translation.search.forced_terms import ForcedTerms
+from relu_nmt.translation.search.scoring import Scorer
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,11 @@ class SourceSentence:
         return replace(self, ids=ids, tokens=tokens, reference=reference)
 
 
+def num_sentences(sources: Iterable[SourceSentence]) -> int:
+    """Return how many sentences a search translates one by one."""
+    return sum(len(source.sentences) for source in sources)
+
+
 def joined_tokens(sentences: Iterable[SourceSentence]) -> tuple[np.ndarray, list[str]]:
     """Return the token ids and the tokens of sentences that are read as one."""
     ids = []
@@ -91,7 +97,7 @@ class Hypothesis:
     """One finished translation.
 
     Args:
-        tokens: target symbols, int64 [T], ending in the end symbol.
+        ids: target symbols, int64 [T], ending in the end symbol.
         score: number that ranks the hypotheses of the sentence, from the search's scorer. By
             default the total log-probability (nats) over the length penalty.
         positional_scores: log-probability of each token in nats, float32 [T].
@@ -100,7 +106,7 @@ class Hypothesis:
         reached_limit: it ended at the longest output and may be cut off.
     """
 
-    tokens: np.ndarray
+    ids: np.ndarray
     score: float
     positional_scores: np.ndarray
     alignment: np.ndarray | None = None
@@ -115,7 +121,7 @@ class Translation(Line):
 
     Args:
         hypothesis: token ids, scores by position, alignment. For one of several lines, it has
-            this line's tokens and the score of all lines.
+            this line's ids and the score of all lines.
         source_tokens: the tokens of the source.
     """
 
@@ -137,11 +143,11 @@ class Translation(Line):
         alignment = self.hypothesis.alignment
         return None if alignment is None else alignment[: len(self.tokens)]
 
-    def part(self, tokens: slice, source: "SourceSentence", begin: int, text: str) -> "Translation":
+    def part(self, span: slice, source: SourceSentence, begin: int, text: str) -> "Translation":
         """Return the translation of one line of several.
 
         Args:
-            tokens: the tokens of the line.
+            span: the positions of the line's tokens.
             source: the line.
             begin: number of source tokens before the line.
             text: raw text of the line.
@@ -149,21 +155,65 @@ class Translation(Line):
         hypothesis = self.hypothesis
         alignment = hypothesis.alignment
         if alignment is not None:
-            alignment = alignment[tokens] - begin
+            alignment = alignment[span] - begin
             is_outside = (alignment < 0) | (alignment >= len(source.tokens))
             alignment = np.where(is_outside, -1, alignment)
         hypothesis = replace(
             hypothesis,
-            tokens=hypothesis.tokens[tokens],
-            positional_scores=hypothesis.positional_scores[tokens],
+            ids=hypothesis.ids[span],
+            positional_scores=hypothesis.positional_scores[span],
             alignment=alignment,
         )
-        return Translation(text, self.tokens[tokens], hypothesis, source.tokens)
+        return Translation(text, self.tokens[span], hypothesis, source.tokens)
 
     @property
     def reached_limit(self) -> bool:
         """Return True if it ended at the longest output and may be cut off."""
         return self.hypothesis.reached_limit
+
+
+def join_translations(
+    source: SourceSentence, translations: Sequence[Translation], language: str, scorer: Scorer
+) -> Translation:
+    """Return the translation of a line from those of its parts, or the only one of a sentence.
+
+    Scores include the inner end symbols. The alignment counts source tokens from the line's begin.
+    """
+    if not source.parts:
+        return translations[0]
+    tokens: list[str] = []
+    ids = []
+    scores = []
+    alignments = []
+    position = 0  # number of source tokens before the part
+    for part, translation in zip(source.parts, translations, strict=True):
+        hypothesis = translation.hypothesis
+        tokens += translation.tokens
+        ids.append(hypothesis.ids)
+        scores.append(hypothesis.positional_scores)
+        if hypothesis.alignment is not None:
+            is_aligned = hypothesis.alignment >= 0
+            alignments.append(np.where(is_aligned, hypothesis.alignment + position, -1))
+        position += len(part.tokens)
+    lengths = np.array(list(map(len, ids)))
+    inner_ends = np.cumsum(lengths)[:-1] - 1
+    positional_scores = np.concatenate(scores)
+    for end in inner_ends:
+        positional_scores[end + 1] += positional_scores[end]
+    alignment = None
+    if alignments:
+        alignment = np.delete(np.concatenate(alignments), inner_ends)
+    joined_ids = join_sentences(ids)
+    by_part = np.array([translation.score for translation in translations])
+    hypothesis = Hypothesis(
+        joined_ids,
+        score=scorer.joined(by_part, lengths, len(joined_ids)),
+        positional_scores=np.delete(positional_scores, inner_ends),
+        alignment=alignment,
+        reached_limit=any(translation.reached_limit for translation in translations),
+    )
+    text = join_texts([translation.text for translation in translations], language)
+    return Translation(text, tokens, hypothesis, source.tokens)
 
 
 class TranslatedLines(list[str]):
@@ -216,24 +266,24 @@ class SourceLimit:
         ['a', 'b']
     """
 
-    tokens: int | None = None  # most tokens that are read, </s> included. None: any length
+    most_tokens: int | None = None  # that are read, </s> included. None: any length
     # Cut longer sources. Otherwise they lose all words and their translation is empty.
     truncate: bool = False
     separator: int | None = None  # may end a sentence, before </s>. A cut keeps it
 
     def refuses(self, source: SourceSentence) -> bool:
         """Return True if the source, or a sentence of it, is too long."""
-        return self.tokens is not None and source.num_read > self.tokens
+        return self.most_tokens is not None and source.num_read > self.most_tokens
 
     def applied(self, source: SourceSentence) -> SourceSentence:
         """Return the source, cut or emptied if it is too long."""
-        if self.tokens is None or not self.refuses(source):
+        if self.most_tokens is None or not self.refuses(source):
             return source
         if source.parts and self.truncate:
             return SourceSentence.of_parts([self.applied(part) for part in source.parts])
         # Keep the end symbol, and a separator before it.
         num_ends = 1 + (source.ids[-2:-1].tolist() == [self.separator])
-        num_words = self.tokens - num_ends
+        num_words = self.most_tokens - num_ends
         if not self.truncate or num_words <= 0:
             # Drop forced terms too, since the translation is empty.
             return SourceSentence(source.ids[-1:], [], source.reference)

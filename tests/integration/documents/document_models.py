@@ -53,7 +53,7 @@ def make_folder(folder):
 def copy_sources(monkeypatch):
     """Replace the search by a copy of the source in which 3 becomes 4."""
 
-    def copy(self, sources):
+    def copy(self, sources, *_, **__):
         dictionary = self.task.target_dictionary
         wrong = {dictionary.index("3"): dictionary.index("4")}
         lists = []
@@ -64,7 +64,7 @@ def copy_sources(monkeypatch):
             lists.append([Translation(self.task.target_text.decode(tokens), tokens, hypothesis)])
         return lists
 
-    monkeypatch.setattr(Translator, "searcher", lambda self, *_, **__: partial(copy, self))
+    monkeypatch.setattr(Translator, "window_translator", lambda self, *_: partial(copy, self))
 
 
 def run(command, *arguments, expect=0):

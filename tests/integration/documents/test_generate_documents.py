@@ -42,14 +42,16 @@ def generate_documents(folder, capsys, model, limit, *flags):
 def test_the_speed_does_not_include_the_first_sentence(folder, capsys, copying, monkeypatch):
     sizes = []
     clock = [0.0]
-    searcher = Translator.searcher
+    window_translator = Translator.window_translator
 
-    def slow_at_first(self, sources):
+    def slow_at_first(self, sources, *_, **__):
         clock[0] += 1 if sizes else 100
         sizes.append(len(sources))
-        return searcher(self)(sources)
+        return window_translator(self)(sources)
 
-    monkeypatch.setattr(Translator, "searcher", lambda self, *_, **__: partial(slow_at_first, self))
+    monkeypatch.setattr(
+        Translator, "window_translator", lambda self, _: partial(slow_at_first, self)
+    )
     fake_time = SimpleNamespace(perf_counter=lambda: clock[0])
     monkeypatch.setattr("relu_nmt.jobs.translate.split.time", fake_time)
     _, results = generate_documents(folder, capsys, "sep", 12)

@@ -91,7 +91,7 @@ def translated(decoders, separators=None, shortlist=None, **settings):
 
 def assert_equal(hypotheses, expected):
     for hypothesis, other in zip(hypotheses, expected, strict=True):
-        assert hypothesis.tokens.tolist() == other.tokens.tolist()
+        assert hypothesis.ids.tolist() == other.ids.tolist()
         assert hypothesis.score == pytest.approx(other.score, abs=1e-4)
         np.testing.assert_allclose(hypothesis.positional_scores, other.positional_scores, atol=1e-3)
         if other.alignment is not None:
@@ -124,7 +124,7 @@ def test_rectified_attention_without_weight_aligns_nothing_in_both_decoders():
             torch.nn.init.zeros_(weight)
     for decoder in (StepDecoder(model), install(copy.deepcopy(model))):
         for hypothesis in translated([decoder], print_alignment="hard"):
-            assert hypothesis.alignment.tolist() == [-1] * len(hypothesis.tokens)
+            assert hypothesis.alignment.tolist() == [-1] * len(hypothesis.ids)
 
 
 def test_ensembles_and_shortlists_find_the_same_translations():

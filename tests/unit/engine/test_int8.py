@@ -197,7 +197,7 @@ def test_several_processes_find_the_translations_of_one():
         source
     )
     for first_best, other in zip(first, again, strict=True):
-        assert first_best[0].tokens.tolist() == other[0].tokens.tolist()
+        assert first_best[0].ids.tolist() == other[0].ids.tolist()
         assert first_best[0].score == other[0].score
 
 

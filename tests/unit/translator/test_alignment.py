@@ -44,7 +44,7 @@ def test_each_line_is_aligned_by_the_attention_over_its_window(packed, overlap):
     # Leave out the repair, which would translate line by line.
     request = TranslationRequest(DOCUMENT, windows=WindowConfig(12, overlap))
     sources = translator.sources.encode(request)
-    translated = translator.answer(sources, GenerationConfig(**ALIGNED))
+    translated = translator.translate_sources(sources, GenerationConfig(**ALIGNED))
     assert texts_of(translated[0].translations) == translated[0]
     num_checked = 0
     for result in translated.windows:
@@ -54,7 +54,7 @@ def test_each_line_is_aligned_by_the_attention_over_its_window(packed, overlap):
             continue
         # Compute the weights again for the whole translation, context included.
         hypothesis = result.translations[0].hypothesis
-        target = np.concatenate([source.context, hypothesis.tokens])
+        target = np.concatenate([source.context, hypothesis.ids])
         slot = AttentionPlace("cross", -1)
         weights = translator.attention_at(slot, source, target).weights.mean(0)
         # No token is aligned to the end of a sentence.
@@ -92,7 +92,7 @@ def test_tokens_without_attention_have_no_links_and_no_printed_pairs():
     translator = make_translator(separated=False)
     [translated] = translator.translate_request(TranslationRequest(["das Haus"]), **ALIGNED)
     [line] = translated.translations
-    alignment = np.full(len(line.hypothesis.tokens), -1)
+    alignment = np.full(len(line.hypothesis.ids), -1)
     alignment[1] = 0
     line = replace(line, hypothesis=replace(line.hypothesis, alignment=alignment))
     words = translator.align_words("das Haus", line)

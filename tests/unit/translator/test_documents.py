@@ -100,7 +100,11 @@ def test_a_group_gives_one_line_without_separators(translator, monkeypatch):
         lines, beam=2, max_len_a=1.5, max_len_b=50
     )
     copy = [Translation("all of it", ["all"], Hypothesis(np.array([4, 2]), -1.0, -np.ones(2)))]
-    monkeypatch.setattr(translator, "searcher", lambda *_: lambda sources: [copy] * len(sources))
+
+    def copy_all(sources, first_id):
+        return [copy] * len(sources)
+
+    monkeypatch.setattr(translator, "window_translator", lambda *_: copy_all)
     assert translator.translate_document(lines, max_doc_tokens=20) == ["all of it"]
     with pytest.raises(ConfigError, match=r"--window-overlap 1: .*--sentence-separator"):
         translator.translate_document(lines, max_doc_tokens=20, window_overlap=1)
@@ -108,19 +112,19 @@ def test_a_group_gives_one_line_without_separators(translator, monkeypatch):
 
 def test_an_overlap_forces_the_translation_of_the_context(separated, monkeypatch):
     requests = []
-    searcher = separated.searcher
+    window_translator = separated.window_translator
 
     def noting(*arguments):
-        search = searcher(*arguments)
+        translate = window_translator(*arguments)
 
-        def note(sources):
-            results = search(sources)
+        def note(sources, first_id):
+            results = translate(sources, first_id)
             requests.extend(zip(sources, best_of(results), strict=True))
             return results
 
         return note
 
-    monkeypatch.setattr(separated, "searcher", noting)
+    monkeypatch.setattr(separated, "window_translator", noting)
     shorten_sentences(separated)
     # A limit that only ever leaves room for one new sentence and one of context.
     lines = ["ein Haus", "das Haus", "Haus gross", "gross ."]
@@ -129,11 +133,11 @@ def test_an_overlap_forces_the_translation_of_the_context(separated, monkeypatch
     overlapping = [pair for pair in requests if len(pair[0].context)]
     assert overlapping
     for source, best in overlapping:
-        assert len(source.context) + len(best.hypothesis.tokens) <= 1.5 * len(source.ids) + 20 + 1
+        assert len(source.context) + len(best.hypothesis.ids) <= 1.5 * len(source.ids) + 20 + 1
         # The model's own probabilities of the new text, behind the context.
-        reference = np.concatenate([source.context, best.hypothesis.tokens])
+        reference = np.concatenate([source.context, best.hypothesis.ids])
         pair = replace(source, reference=reference, context=np.zeros(0, dtype=np.int64))
-        [[scored]] = searcher(GenerationConfig(score_reference=True))([pair])
+        [[scored]] = window_translator(GenerationConfig(score_reference=True))([pair])
         expected = scored.hypothesis.positional_scores[len(source.context) :]
         np.testing.assert_allclose(best.hypothesis.positional_scores, expected, atol=1e-4)
         assert best.score == pytest.approx(expected.mean(), abs=1e-4)
@@ -147,7 +151,7 @@ def test_hypotheses_behind_a_context_are_ranked_by_their_new_text(seed):
     lines = ["ein Haus", "das Haus", "Haus gross", "gross ."]
     request = TranslationRequest(lines, windows=WindowConfig(8, 1, repair=True))
     config = GenerationConfig(beam=6, nbest=6, max_len_b=20).resolved(documents=True)
-    answer = separated.answer(separated.sources.encode(request), config)
+    answer = separated.translate_sources(separated.sources.encode(request), config)
     assert any(result.window.context < result.window.first for result in answer.windows)
     for translated in answer.windows:
         scores = scores_of(translated.translations)
@@ -204,7 +208,7 @@ def test_tokens_and_ids_agree_after_a_sentence_is_cut(separated):
 def test_a_translation_reports_whether_it_reached_the_limit(translator):
     for length, sure in ((1, True), (60, False)):
         (best,) = translator.translate_nbest(["ein Haus ist gross ."], beam=3, max_len_b=length)[0]
-        assert best.reached_limit == (len(best.hypothesis.tokens) > length)
+        assert best.reached_limit == (len(best.hypothesis.ids) > length)
         assert best.reached_limit or not sure
     assert not translator.translate_nbest([""], max_len_b=1)[0][0].reached_limit
 

@@ -82,7 +82,7 @@ def test_nbest_gives_scores_and_tokens(translator):
     assert scores == sorted(scores, reverse=True)
     assert translations[0].text == translator.translate(LINES[:1], GenerationConfig(**SHORT))[0]
     assert translations[0].tokens == translator.task.target_dictionary.symbols_of(
-        translations[0].hypothesis.tokens
+        translations[0].hypothesis.ids
     )
 
 
@@ -225,7 +225,7 @@ def test_a_line_that_is_too_long_is_an_error_before_the_search(monkeypatch):
     task = make_task().with_sentence_separator()
     model = make_model(task, encoder_positions="learned", max_source_positions=6)
     translator = Translator([model], task, "cpu")
-    monkeypatch.setattr(translator, "searcher", lambda *_: pytest.fail)
+    monkeypatch.setattr(translator, "window_translator", lambda *_: pytest.fail)
     with pytest.raises(DataError, match="the model can read 6"):
         lines = ["Haus"] * 9 + ["das Haus ist gross und ein Haus"]
         translator.translate_document(lines, max_doc_tokens=6, window_overlap=1)

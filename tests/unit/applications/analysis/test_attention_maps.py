@@ -137,7 +137,7 @@ def test_maps_of_a_translator_have_labels():
     assert (cross.slot, cross.layer, cross.head) == ("cross", 1, None)
     assert cross.keys == ["ein", "Haus", "</s>"]
     symbols = translator.task.target_dictionary
-    assert cross.queries == [symbols[i] for i in translation.hypothesis.tokens]
+    assert cross.queries == [symbols[i] for i in translation.hypothesis.ids]
     assert cross.weights.shape == (2, len(cross.queries), 3)
     decoder_map = translator.attention("ein Haus", "das Haus", "decoder", 0, 1)
     assert decoder_map.queries == ["das", "Haus", "</s>"]

@@ -205,18 +205,18 @@ class Slow:
     def __init__(self, translator):
         self.go = threading.Event()
         self.number = 0
-        searcher = translator.searcher
+        window_translator = translator.window_translator
 
-        def slow_searcher(config):
-            self._search = searcher(config)
+        def slow_translator(config):
+            self._translate = window_translator(config)
             return self
 
-        translator.searcher = slow_searcher
+        translator.window_translator = slow_translator
 
-    def __call__(self, sources):
+    def __call__(self, sources, first_id):
         self.number += 1
         assert self.go.wait(60)
-        return self._search(sources)
+        return self._translate(sources, first_id)
 
 
 @pytest.fixture
@@ -300,19 +300,19 @@ def test_a_stopping_server_answers_503(slow):
 )
 def test_the_server_goes_on_after_it_ran_out_of_memory(error, slow):
     client, held = slow()
-    search = held._search
-    held._search = Mock(side_effect=error)
+    search = held._translate
+    held._translate = Mock(side_effect=error)
     held.go.set()
     with client:
         answer = client.post("/translate", json={"lines": ["ein"]})
         assert answer.status_code == 503 and "memory" in answer.json()["error"]
-        held._search = search
+        held._translate = search
         assert client.post("/translate", json={"lines": ["ein"]}).status_code == 200
 
 
 def test_an_unexpected_error_reveals_nothing_of_the_server(slow):
     client, held = slow()
-    held._search = lambda *_: 1 // 0
+    held._translate = lambda *_: 1 // 0
     held.go.set()
     with TestClient(client.app, raise_server_exceptions=False) as quiet:
         answer = quiet.post("/translate", json={"lines": ["ein"]})

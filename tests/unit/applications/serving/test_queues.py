@@ -13,7 +13,7 @@ from relu_nmt.applications.serving.queues import Batcher, QueuedRequest, run_in_
 
 
 def sentence(name, tokens=1):
-    return SimpleNamespace(name=name, ids=[0] * tokens)
+    return SimpleNamespace(name=name, ids=[0] * tokens, sentences=(name,))
 
 
 class Model:
@@ -24,7 +24,7 @@ class Model:
         self.started = threading.Event()
         self.go = threading.Event()
 
-    def __call__(self, sources):
+    def __call__(self, sources, first_id):
         self.batches.append([source.name for source in sources])
         self.started.set()
         assert self.go.wait(30)
@@ -51,7 +51,7 @@ def until(condition):
 
 def hold(batcher, model, pool):
     """Occupy the model with one sentence."""
-    first = pool.submit(batcher.search, [sentence("first")], QueuedRequest())
+    first = pool.submit(batcher.translate, [sentence("first")], QueuedRequest())
     assert model.started.wait(30)
     return first
 
@@ -64,7 +64,7 @@ def submit(batcher, pool, requests):
     """Ask, one after the other."""
     answers = []
     for sources in requests:
-        answers.append(pool.submit(batcher.search, sources, QueuedRequest()))
+        answers.append(pool.submit(batcher.translate, sources, QueuedRequest()))
         until(lambda: len(batcher._orders) == len(answers))
     return answers
 
@@ -88,8 +88,8 @@ def test_requests_take_turns_in_full_batches(model, pool):
 def test_a_batch_waits_for_others(model, pool):
     model.go.set()
     with closing(Batcher(model, max_tokens=2, wait=30)) as batcher:
-        first = pool.submit(batcher.search, [sentence("one")], QueuedRequest())
-        two = pool.submit(batcher.search, [sentence("two")], QueuedRequest())
+        first = pool.submit(batcher.translate, [sentence("one")], QueuedRequest())
+        two = pool.submit(batcher.translate, [sentence("two")], QueuedRequest())
         assert first.result(10), two.result(10)
     assert sorted(model.batches[0]) == ["one", "two"]
 
@@ -110,15 +110,15 @@ def test_a_request_that_is_given_up_ends_at_once_and_uses_no_model(model, pool):
     with closing(Batcher(model, max_tokens=9)) as batcher:
         hold(batcher, model, pool)
         request = QueuedRequest()
-        answer = pool.submit(batcher.search, [sentence("gone")], request)
+        answer = pool.submit(batcher.translate, [sentence("gone")], request)
         until(lambda: batcher._orders)
         request.give_up()
         with pytest.raises(HTTPException, match="given up"):
             answer.result(30)
         with pytest.raises(HTTPException, match="given up"):
-            batcher.search([sentence("later")], request)
+            batcher.translate([sentence("later")], request)
         model.go.set()
-        assert batcher.search([sentence("next")], QueuedRequest()) == [["NEXT"]]
+        assert batcher.translate([sentence("next")], QueuedRequest()) == [["NEXT"]]
     assert model.batches == [["first"], ["next"]]
 
 
@@ -146,9 +146,9 @@ def test_a_function_waits_for_one_batch_however_many_requests_wait(model, pool):
 
 
 def test_a_search_with_too_few_results_is_an_error(pool):
-    with closing(Batcher(lambda sources: [], max_tokens=1)) as batcher:
+    with closing(Batcher(lambda sources, first_id: [], max_tokens=1)) as batcher:
         with pytest.raises(ValueError, match="shorter"):
-            batcher.search([sentence("a")], QueuedRequest())
+            batcher.translate([sentence("a")], QueuedRequest())
         assert batcher.run(lambda: 1, QueuedRequest()) == 1
 
 
@@ -224,5 +224,5 @@ def test_closing_finishes_the_batch_and_refuses_the_rest(model, pool):
     with pytest.raises(HTTPException, match="stopping"):
         waiting.result(30)
     with pytest.raises(HTTPException, match="stopping"):
-        batcher.search([sentence("late")], QueuedRequest())
-    assert batcher.search([], QueuedRequest()) == []
+        batcher.translate([sentence("late")], QueuedRequest())
+    assert batcher.translate([], QueuedRequest()) == []

@@ -5,9 +5,13 @@ from toy_models import ToyModel, generator_of
 
 from relu_nmt.errors import DataError
 from relu_nmt.translation.search.beam_search import strongest_words
+from relu_nmt.translation.search.config import GenerationConfig
+from relu_nmt.translation.search.scoring import build_scorer
 from relu_nmt.translation.search.translations import (
     Hypothesis,
     SourceSentence,
+    Translation,
+    join_translations,
     load_translations,
     replace_unknown_words,
 )
@@ -23,7 +27,7 @@ def test_each_token_is_aligned_by_the_step_that_chose_it():
     for row, hypotheses in zip(source, translations, strict=True):
         words = int((row >= 4).sum())
         for h in hypotheses:
-            previous = np.array([EOS, *h.tokens[:-1]])
+            previous = np.array([EOS, *h.ids[:-1]])
             expected = np.where(previous % 5 < words, previous % 5, -1)
             assert h.alignment.tolist() == expected.tolist()
 
@@ -51,13 +55,17 @@ def test_a_token_without_attention_aligns_with_nothing():
 
 
 def test_sentences_of_a_line_join_with_tokens_that_align_with_nothing():
-    generator = generator_of(ToyModel())
-    tokens = np.array([4, 5, 2])
+    ids = np.array([4, 5, 2])
     scores = np.zeros(3, dtype=np.float32)
-    sources = [SourceSentence(tokens, ["a", "b"])] * 2
-    first = Hypothesis(tokens, 0.0, scores, np.array([-1, 1, 0]))
-    second = Hypothesis(tokens, 0.0, scores, np.array([-1, 1, -1]))
-    assert generator.joined(sources, [first, second]).alignment.tolist() == [-1, 1, -1, 3, -1]
+    source = SourceSentence.of_parts([SourceSentence(ids, ["a", "b"])] * 2)
+    translations = []
+    for alignment in ([-1, 1, 0], [-1, 1, -1]):
+        hypothesis = Hypothesis(ids, 0.0, scores, np.array(alignment))
+        translations.append(Translation("A B", ["A", "B"], hypothesis))
+    joined = join_translations(source, translations, "en", build_scorer(GenerationConfig()))
+    assert (joined.text, joined.tokens) == ("A B A B", ["A", "B", "A", "B"])
+    assert joined.alignment.tolist() == [-1, 1, -1, 3]
+    assert joined.hypothesis.alignment.tolist() == [-1, 1, -1, 3, -1]
 
 
 def test_unknown_words_are_copied_or_translated(tmp_path):

@@ -109,12 +109,12 @@ def test_no_hypothesis_has_a_banned_term(kind, terms, limit, seed, beam, min_len
         assert hypotheses
         for h in hypotheses:
             # Without separators, the symbol of this number is a word.
-            ends_of_sentences = np.flatnonzero(separated & (h.tokens == SEPARATOR))
-            sentences = np.split(h.tokens, ends_of_sentences)
+            ends_of_sentences = np.flatnonzero(separated & (h.ids == SEPARATOR))
+            sentences = np.split(h.ids, ends_of_sentences)
             text = " ".join(text_of(texts, words, sentence) for sentence in sentences)
             assert not has_term(text.replace("<sep>", " "), terms)
     # Sentences without banned terms stay as they are, and so do those that have none anyway.
-    assert translations[2][0].tokens.tolist() == free[2][0].tokens.tolist()
+    assert translations[2][0].ids.tolist() == free[2][0].ids.tolist()
 
 
 @given(st.integers(0, 99), st.sampled_from(["a", "b", "ab", "a b"]), st.integers(3, 9))
@@ -128,10 +128,10 @@ def test_forced_text_may_have_banned_terms(seed, term, limit):
     for forced in ({"prefix": ids}, {"forced": ForcedTerms((tuple(ids.tolist()),), texts=texts)}):
         sentence = SourceSentence(source.ids, banned=source.banned, **forced)
         for hypothesis in generator.translate([sentence])[0]:
-            text = text_of(texts, words, hypothesis.tokens)
+            text = text_of(texts, words, hypothesis.ids)
             pattern = rf"(?<![^\W_]){term}(?![^\W_])"
             assert len(re.findall(pattern, text, re.IGNORECASE)) <= 1
-            assert hypothesis.tokens.tolist()[: len(ids)] == ids.tolist() or "prefix" not in forced
+            assert hypothesis.ids.tolist()[: len(ids)] == ids.tolist() or "prefix" not in forced
 
 
 @given(st.integers(0, 99), st.integers(4, 9), st.booleans())
@@ -144,7 +144,7 @@ def test_a_forced_term_may_begin_with_a_banned_word(seed, limit, in_pieces):
     source = SourceSentence(np.array([5, 6, EOS]), forced=forced, banned=BannedTerms(texts, ["a"]))
     [hypotheses] = generator.translate([source])
     for hypothesis in hypotheses:
-        text = text_of(texts, words, hypothesis.tokens)
+        text = text_of(texts, words, hypothesis.ids)
         assert has_term(text, ["ab" if in_pieces else "a b"])
         number = len(re.findall(r"(?<![^\W_])a(?![^\W_])", text, re.IGNORECASE))
         assert number == (not in_pieces)

@@ -89,7 +89,7 @@ def test_the_exact_stop_rule_loses_nothing_that_the_beam_held(lenpen):
         # All three finished hypotheses are wanted: nothing can be dropped before the third.
         slow = generate(model, SOURCES, stop_rule="exact", nbest=3, **shared)
         for [best], ranked in zip(exact, slow, strict=True):
-            assert best.tokens.tolist() == ranked[0].tokens.tolist()
+            assert best.ids.tolist() == ranked[0].ids.tolist()
 
 
 def test_stop_rules_are_ordered_by_how_much_they_search():
@@ -124,7 +124,7 @@ def test_greedy_is_beam_1():
                 if not tokens:
                     logits[EOS] = -math.inf  # --min-len 1
                 tokens.append(EOS if len(tokens) == 9 else int(logits.argmax()))
-            assert best.tokens.tolist() == tokens
+            assert best.ids.tolist() == tokens
 
 
 @pytest.mark.parametrize("attention", ["softmax", "reluformer"])
@@ -141,11 +141,11 @@ def test_reported_scores_equal_rescoring_by_the_full_forward_pass(attention, pre
     src_tokens = padded(sources)
     lengths = set()
     for rank in range(4):
-        targets = padded([h[rank].tokens for h in translations])
+        targets = padded([h[rank].ids for h in translations])
         rescored = score_references(ensemble, scorer, Dictionary(), src_tokens, targets)
         for hypotheses, [reference] in zip(translations, rescored, strict=True):
             same([hypotheses[rank]], [reference])
-            lengths.add(len(reference.tokens))
+            lengths.add(len(reference.ids))
     assert len(lengths) > 1, "all outputs have one length: the test says nothing about padding"
 
 
@@ -184,7 +184,7 @@ def test_a_translation_does_not_depend_on_the_other_sentences(attention, setting
             if together[0].alignment is not None:
                 for a, b in zip(together, alone[i], strict=True):
                     np.testing.assert_array_equal(a.alignment, b.alignment)
-    assert len({len(h[0].tokens) for h in alone}) > 2
+    assert len({len(h[0].ids) for h in alone}) > 2
 
     monkeypatch.setattr(generator_module, "MOST_LEFT", 0.7)
     steps = []
@@ -234,7 +234,7 @@ def test_the_threshold_drops_hypotheses_far_behind(beam, threshold):
         for source, hypotheses, of_all in zip(SOURCES, translations, unlimited, strict=True):
             expected = search_slowly(model, source, beam, threshold, limit=6)[:beam]
             for hypothesis, (words, total) in zip(hypotheses, expected, strict=True):
-                assert tuple(hypothesis.tokens) == words
+                assert tuple(hypothesis.ids) == words
                 assert hypothesis.score == pytest.approx(total / len(words), abs=1e-5)
             fewer += len(hypotheses) < len(of_all)
     assert fewer or threshold > 1
@@ -267,10 +267,10 @@ def test_hypotheses_are_sorted_distinct_and_add_up():
         assert scores == sorted(scores, reverse=True)
         assert len(set(tokens_of(hypotheses))) == len(hypotheses) == 5
         for h in hypotheses:
-            assert h.tokens[-1] == EOS
-            assert EOS not in h.tokens[:-1]
+            assert h.ids[-1] == EOS
+            assert EOS not in h.ids[:-1]
             total = h.positional_scores.sum()
-            assert h.score == pytest.approx(total / len(h.tokens) ** 0.8, abs=1e-5)
+            assert h.score == pytest.approx(total / len(h.ids) ** 0.8, abs=1e-5)
 
 
 def test_the_length_limit_depends_on_the_own_source_only():
@@ -281,7 +281,7 @@ def test_the_length_limit_depends_on_the_own_source_only():
     for batch in (sources, sources[:1]):
         [shortest] = generate(model, batch, max_len_a=0.5, max_len_b=1, stop_rule="exact")[0]
         # 0.5 * 3 + 1 = 2.5 tokens, rounded down, and the end symbol
-        assert len(shortest.tokens) <= 3
+        assert len(shortest.ids) <= 3
 
 
 def test_outputs_are_within_min_len_and_max_len():
@@ -290,12 +290,12 @@ def test_outputs_are_within_min_len_and_max_len():
     ):
         assert set(map(len, tokens_of(hypotheses))) <= {5, 6, 7}
     for hypotheses in generate(ToyModel(seed=5), SOURCES, min_len=4, max_len_b=4):
-        assert len(hypotheses[0].tokens) == 5
+        assert len(hypotheses[0].ids) == 5
     with pytest.raises(ConfigError, match="--min-len 4"):
         GenerationConfig(min_len=4, max_len_b=3).resolved()
     # 0.5 times the source is less than --min-len for a short source, which is allowed anyway
     for hypotheses in generate(ToyModel(seed=5), SOURCES, min_len=4, max_len_a=0.5, max_len_b=0):
-        assert len(hypotheses[0].tokens) == 5
+        assert len(hypotheses[0].ids) == 5
 
 
 def test_min_len_0_allows_the_empty_output():
@@ -304,13 +304,13 @@ def test_min_len_0_allows_the_empty_output():
     model.out[:, [4, 5, 6, 3]] = 0
     model.out[:, EOS] = 50 * model._next(model._begin(SOURCES[0][None]), torch.tensor([EOS]))[0]
     [hypothesis] = generate(model, SOURCES[:1], min_len=0)[0]
-    assert hypothesis.tokens.tolist() == [EOS]
+    assert hypothesis.ids.tolist() == [EOS]
 
 
 def test_unkpen_lowers_and_raises_the_number_of_unknown_words():
     def unknown(**settings):
         translations = generate(ToyModel(seed=4), random_sources(20, 5), max_len_b=8, **settings)
-        return sum(int((h[0].tokens == UNK).sum()) for h in translations)
+        return sum(int((h[0].ids == UNK).sum()) for h in translations)
 
     assert unknown(unkpen=20) == 0
     assert unknown(unkpen=-20) > unknown() > 0
@@ -320,9 +320,9 @@ def test_unkpen_is_part_of_the_score():
     plain = generate(ToyModel(seed=4), SOURCES, beam=1, max_len_b=4)
     rich = generate(ToyModel(seed=4), SOURCES, beam=1, max_len_b=4, unkpen=1e-3)
     for [a], [b] in zip(plain, rich, strict=True):
-        assert a.tokens.tolist() == b.tokens.tolist()
-        count = int((a.tokens == UNK).sum())
-        assert b.score == pytest.approx(a.score - 1e-3 * count / len(a.tokens), abs=1e-5)
+        assert a.ids.tolist() == b.ids.tolist()
+        count = int((a.ids == UNK).sum())
+        assert b.score == pytest.approx(a.score - 1e-3 * count / len(a.ids), abs=1e-5)
 
 
 def test_unnormalized_compares_totals():
@@ -397,4 +397,4 @@ def test_the_end_of_a_search_does_not_depend_on_other_sentences():
     [alone] = generate(TimedModel(), sources[:1], **settings)
     together, _ = generate(TimedModel(), sources, **settings)
     same(together, alone)
-    assert len(alone[0].tokens) == 2  # what went on fell behind before it could have won
+    assert len(alone[0].ids) == 2  # what went on fell behind before it could have won

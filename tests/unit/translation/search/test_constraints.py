@@ -46,7 +46,7 @@ def test_no_hypothesis_repeats_an_ngram(size, beam):
         for blocked in (0, size):
             generator = generator_of(model, no_repeat_ngram_size=blocked, **shared)
             [hypotheses] = generator.generate(source)
-            num_repeats = sum(repeats(h.tokens.tolist(), size) for h in hypotheses)
+            num_repeats = sum(repeats(h.ids.tolist(), size) for h in hypotheses)
             if blocked:
                 assert num_repeats == 0
             else:
@@ -58,7 +58,7 @@ TERMS = [(5,), (4, 6), (6, 6, 4)]
 
 
 def has_term(hypothesis):
-    tokens = hypothesis.tokens.tolist()
+    tokens = hypothesis.ids.tolist()
     return any(term in ngrams(tokens, len(term)) for term in TERMS)
 
 
@@ -84,5 +84,5 @@ def test_no_hypothesis_has_a_banned_term(beam):
             if has_term(before[0]):
                 written += 1
             else:  # the same, as nothing of it is banned
-                assert after[0].tokens.tolist() == before[0].tokens.tolist()
+                assert after[0].ids.tolist() == before[0].ids.tolist()
     assert 4 < written < 16

@@ -15,7 +15,7 @@ from relu_nmt.evaluation.document_scores import AlignedDocuments, join_lines
 from relu_nmt.evaluation.metrics import Metric
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.translation.search.config import GenerationConfig
-from relu_nmt.translation.search.document_search import SourceDocuments, search_documents
+from relu_nmt.translation.search.document_search import SourceDocuments, translate_windows
 from relu_nmt.translation.search.translations import (
     Hypothesis,
     SourceSentence,
@@ -73,7 +73,7 @@ class WordByWord:
         self.fault = fault or (lambda tokens: tokens)
         self.limit = limit
 
-    def __call__(self, sources):
+    def __call__(self, sources, first_id):
         self.asked.append(sources)
         self.asked_tokens.append([source.tokens for source in sources])
         return [[self.translate(source)] for source in sources]
@@ -95,7 +95,7 @@ class WordByWord:
 
 def translate(documents, search, separated=True, config=ROOM, **windows):
     sources = source_documents(documents, separated, **windows)
-    return search_documents(sources, config, None, decode, search)
+    return translate_windows(sources, config, None, decode, search)
 
 
 def texts_of(result, documents):
@@ -127,7 +127,7 @@ def test_every_line_has_its_own_translation_in_any_windows(documents, limit, ove
     for source in itertools.chain.from_iterable(search.asked):
         assert len(source.ids) <= limit or (source.ids == SOURCE_SEPARATOR).sum() == 1
         # The context is the translation of the beginning of the source.
-        tokens = search.translate(SourceSentence(source.ids, source.tokens)).hypothesis.tokens
+        tokens = search.translate(SourceSentence(source.ids, source.tokens)).hypothesis.ids
         np.testing.assert_array_equal(source.context, tokens[: len(source.context)])
 
 
@@ -196,7 +196,7 @@ QUOTED = ["dogs", "house", "&quot;", "&apos;", "&apos;s", ",", ".", "<sep>"]
 """Translations of the words 10 to 17. The last is one separator too many."""
 
 
-def quote(sources):
+def quote(sources, first_id):
     """Translate word by word into text whose quotes may be left open."""
     translations = []
     for source in sources:
@@ -218,7 +218,7 @@ def test_open_quotes_do_not_run_on_from_sentence_to_sentence(documents):
     texts = set()
     for limit in (1, 9, 17, 1000):
         sources = source_documents(documents, max_doc_tokens=limit)
-        lines_of_documents = search_documents(sources, ROOM, None, MOSES.decode, quote)
+        lines_of_documents = translate_windows(sources, ROOM, None, MOSES.decode, quote)
         lines_of_documents = texts_of(lines_of_documents, documents)
         texts.add(tuple(join_lines(lines_of_documents)))
     assert len(texts) == 1
@@ -263,7 +263,7 @@ def test_windows_wait_for_those_before_in_their_document_only():
     [line] = last.lines
     assert line.text == "w113"
     assert last.translations[0].text == "w113"
-    assert last.translations[0].hypothesis.tokens.tolist() == [113, TARGET_SEPARATOR, EOS]
+    assert last.translations[0].hypothesis.ids.tolist() == [113, TARGET_SEPARATOR, EOS]
 
 
 def test_context_without_a_translation_of_its_own_is_not_given():
@@ -291,7 +291,7 @@ def test_references_are_those_of_the_new_sentences():
         for i, s in enumerate(sources.sentences)
     ]
     sources = replace(sources, sentences=sentences)
-    first, second = search_documents(sources, ROOM, None, decode, WordByWord()).windows
+    first, second = translate_windows(sources, ROOM, None, decode, WordByWord()).windows
     assert first.source.reference.tolist() == [50, TARGET_SEPARATOR, 51, TARGET_SEPARATOR, EOS]
     assert second.source.reference.tolist() == [52, TARGET_SEPARATOR, EOS]
     assert second.source.tokens == ["12", "13"]

@@ -27,7 +27,7 @@ def test_equal_models_are_one_model(settings):
     three = generate(toy_models(3, 3, 3), **settings)
     for a, b in zip(alone, three, strict=True):
         for h, other in zip(a, b, strict=True):
-            assert h.tokens.tolist() == other.tokens.tolist()
+            assert h.ids.tolist() == other.ids.tolist()
             np.testing.assert_allclose(h.positional_scores, other.positional_scores, atol=1e-5)
 
 
@@ -36,7 +36,7 @@ def test_probabilities_are_averaged():
     for source, hypotheses in zip(SOURCE, generate(models), strict=True):
         source = source[source != Dictionary.pad_index]
         for h in hypotheses:
-            tokens = torch.from_numpy(h.tokens)
+            tokens = torch.from_numpy(h.ids)
             previous = torch.cat([torch.tensor([EOS]), tokens[:-1]])[None]
             probs = torch.stack(
                 [m.logits(m(source[None], previous))[0].softmax(-1) for m in models]
@@ -48,11 +48,11 @@ def test_probabilities_are_averaged():
 def test_alignments_are_averaged_and_ensembles_score_references():
     models = toy_models(1, 2)
     translations = generate(models, print_alignment="hard", nbest=1)
-    assert all(len(h.alignment) == len(h.tokens) for [h] in translations)
+    assert all(len(h.alignment) == len(h.ids) for [h] in translations)
     scorer = build_scorer(GenerationConfig(score_reference=True))
     for row, [h] in zip(SOURCE, translations, strict=True):
         source = row[row != 1][None]
-        target = torch.from_numpy(h.tokens)[None]
+        target = torch.from_numpy(h.ids)[None]
         [[scored]] = score_references(Ensemble(models), scorer, Dictionary(), source, target)
         assert scored.score == pytest.approx(h.score, abs=1e-5)
 

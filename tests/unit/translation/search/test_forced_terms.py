@@ -200,8 +200,8 @@ def test_whole_words_are_in_every_hypothesis(kind, terms, ordered, search, seed)
     [hypotheses] = generator_of(model, words, **search).translate([source])
     assert hypotheses
     for hypothesis in hypotheses:
-        assert has_whole_terms(hypothesis.tokens[:-1].tolist(), forced)
-        assert len(hypothesis.tokens) - 1 <= max(search["max_len_b"], forced.num_tokens)
+        assert has_whole_terms(hypothesis.ids[:-1].tolist(), forced)
+        assert len(hypothesis.ids) - 1 <= max(search["max_len_b"], forced.num_tokens)
 
 
 @pytest.mark.parametrize("ordered", [True, False])
@@ -236,11 +236,11 @@ def test_terms_that_the_best_translation_has_change_nothing():
     for seed in range(12):
         generator = generator_of(ToyModel(seed=seed), beam=5, max_len_b=8)
         [[free]] = generator.translate([source_of([4, 5])])
-        words = free.tokens[:-1].tolist()
+        words = free.ids[:-1].tolist()
         forced = ForcedTerms((tuple(words[:2]), tuple(words[2:])) if len(words) > 2 else ())
         [[hypothesis]] = generator.translate([source_of([4, 5], forced)])
         assert hypothesis.score >= free.score - 1e-6
-        num_equal += hypothesis.tokens.tolist() == free.tokens.tolist() and bool(forced.terms)
+        num_equal += hypothesis.ids.tolist() == free.ids.tolist() and bool(forced.terms)
     assert num_equal > 3
 
 
@@ -253,7 +253,7 @@ def test_a_prefix_may_have_the_terms_but_not_a_context(seed, forced, prefix, dat
     generator = generator_of(ToyModel(seed=seed), beam=3, nbest=3, max_len_b=5)
     [hypotheses] = generator.translate([source])
     for hypothesis in hypotheses:
-        tokens = hypothesis.tokens.tolist()
+        tokens = hypothesis.ids.tolist()
         assert tokens[: len(forced_prefix)] == forced_prefix.tolist()
         assert has_terms(tokens, forced)
 
@@ -266,7 +266,7 @@ def test_terms_and_the_number_of_sentences(seed, forced, number, max_len_b):
     model = ToyModel(seed=seed)
     generator = generator_of(model, separators=SEPARATORS, beam=3, max_len_b=max_len_b)
     [[hypothesis]] = generator.translate([source])
-    tokens = hypothesis.tokens.tolist()
+    tokens = hypothesis.ids.tolist()
     assert tokens.count(SEPARATOR) == number and tokens[-2:] == [SEPARATOR, EOS]
     assert has_terms(tokens, forced)
 
@@ -316,10 +316,10 @@ def test_each_sentence_has_its_prefix_and_its_terms(windows, search, seed):
     translations = generator.translate(sources)
     for source, sentences, hypotheses in zip(sources, windows, translations, strict=True):
         for hypothesis in hypotheses:
-            *outputs, end = sentences_of(hypothesis.tokens)
+            *outputs, end = sentences_of(hypothesis.ids)
             assert len(outputs) == len(sentences) and end == [EOS]
             assert is_obeyed(outputs, sentences)
-            expected = log_prob_of(model, torch.from_numpy(source.ids), hypothesis.tokens.tolist())
+            expected = log_prob_of(model, torch.from_numpy(source.ids), hypothesis.ids.tolist())
             assert np.allclose(hypothesis.positional_scores, expected, atol=1e-4)
         [alone] = generator.translate([source])
         assert tokens_of(alone) == tokens_of(hypotheses)
@@ -347,7 +347,7 @@ def test_the_best_of_all_outputs_with_terms_of_each_sentence_is_found():
         best = next(
             output for output in ranked if is_obeyed(sentences_of(np.array(output))[:2], sentences)
         )
-        assert tuple(hypothesis.tokens.tolist()) == best
+        assert tuple(hypothesis.ids.tolist()) == best
         differs += best != ranked[0]
     assert differs > 3
 
@@ -366,7 +366,7 @@ def test_forced_terms_lengthen_the_output_up_to_the_limit_of_the_model():
     model.most["target", False] = 4
     generator = generator_of(model, max_len_b=2)
     [[hypothesis]] = generator.translate([source_of([4], ForcedTerms(((5, 6, 5),)))])
-    assert hypothesis.tokens.tolist() == [5, 6, 5, EOS]
+    assert hypothesis.ids.tolist() == [5, 6, 5, EOS]
     with pytest.raises(ConfigError, match=r"4 tokens are needed .* the model can write 3"):
         generator.translate([source_of([4], ForcedTerms(((5, 6), (5, 6))))])
 
@@ -377,8 +377,8 @@ def test_prefixes_lengthen_the_output_up_to_the_limit_of_the_model():
     generator = generator_of(model, max_len_b=2)
     sources = [source_of([4], prefix=np.array([5, 6, 5])), source_of([4], prefix=np.array([6]))]
     [[long], [short]] = generator.translate(sources)
-    assert long.tokens.tolist() == [5, 6, 5, EOS] and long.reached_limit
-    assert len(short.tokens) <= 3
+    assert long.ids.tolist() == [5, 6, 5, EOS] and long.reached_limit
+    assert len(short.ids) <= 3
     with pytest.raises(ConfigError, match=r"4 tokens are needed .* the model can write 3"):
         generator.translate([source_of([4], prefix=np.array([5, 6, 5, 6]))])
 
@@ -388,7 +388,7 @@ def test_a_single_sentence_without_separator_is_as_long_as_the_model_can_write()
     model.most["target", True] = 4
     generator = generator_of(model, separators=Separators(6, 6, alone=False), max_len_b=9)
     [[hypothesis]] = generator.translate([source_of([4], prefix=np.array([5, 5, 5, 5]))])
-    assert hypothesis.tokens.tolist() == [5, 5, 5, EOS]
+    assert hypothesis.ids.tolist() == [5, 5, 5, EOS]
 
 
 def test_tokens_of_no_term_make_no_new_progress():

@@ -83,7 +83,7 @@ def test_references_are_scored_in_order():
     pairs = zip(sources, targets, strict=True)
     scored = generator.translate([SourceSentence(row, reference=target) for row, target in pairs])
     for source, target, [h] in zip(sources, targets, scored, strict=True):
-        assert h.tokens.tolist() == target.tolist()
+        assert h.ids.tolist() == target.tolist()
         source = torch.tensor(source)[None]
         target = torch.tensor(target)[None]
         [[alone]] = score_references(generator.ensemble, scorer, Dictionary(), source, target)

@@ -22,11 +22,11 @@ def test_prefix_is_forced_and_scored(beam):
     for source, hypotheses, prefix in zip(SOURCES, translations, prefixes, strict=True):
         forced = prefix[prefix != Dictionary.pad_index]
         for h in hypotheses:
-            assert h.tokens[: len(forced)].tolist() == forced.tolist()
+            assert h.ids[: len(forced)].tolist() == forced.tolist()
             np.testing.assert_allclose(
-                h.positional_scores, log_prob_of(model, source, h.tokens), atol=1e-5
+                h.positional_scores, log_prob_of(model, source, h.ids), atol=1e-5
             )
-    assert translations[2][0].tokens.tolist() == [4, EOS]
+    assert translations[2][0].ids.tolist() == [4, EOS]
     assert len(translations[2]) == 1
     assert len(translations[0]) == beam
 
@@ -39,10 +39,10 @@ def test_an_unknown_word_can_be_forced_whatever_its_penalty(unkpen, penalty):
     generator = generator_of(model, unkpen=unkpen, nbest=5, max_len_b=6)
     [hypotheses] = generator.generate(source[None], torch.tensor([prefix]))
     for h in hypotheses:
-        assert h.tokens[:2].tolist() == prefix
-        expected = log_prob_of(model, source, h.tokens).numpy() - penalty * (h.tokens == UNK)
+        assert h.ids[:2].tolist() == prefix
+        expected = log_prob_of(model, source, h.ids).numpy() - penalty * (h.ids == UNK)
         np.testing.assert_allclose(h.positional_scores, expected, atol=1e-5)
-        assert unkpen < math.inf or UNK not in h.tokens[2:]
+        assert unkpen < math.inf or UNK not in h.ids[2:]
 
 
 class Behind(ToyModel):
@@ -91,7 +91,7 @@ def test_a_context_gives_the_hypotheses_of_a_model_that_wrote_it(settings, stop_
             [expected] = generate(model, [source], max_len_b=14 - len(context), **settings)
             same(hypotheses, expected)
             if "print_alignment" in settings:
-                assert len(hypotheses[0].alignment) == len(hypotheses[0].tokens)
+                assert len(hypotheses[0].alignment) == len(hypotheses[0].ids)
 
 
 class TwoOutputs(ToyModel):
@@ -134,17 +134,17 @@ def test_a_long_context_does_not_favor_short_outputs(size):
     source = torch.tensor([[4, EOS]])
     context = torch.full((1, size), 4)
     [[best, second]] = generator.generate(source, context, None, np.array([size]))
-    assert best.tokens.tolist() == [6] * 8 + [EOS]
+    assert best.ids.tolist() == [6] * 8 + [EOS]
     assert best.score == pytest.approx(-8.4 / 9, abs=1e-4)
-    assert second.tokens.tolist() == [5] * 5 + [EOS]
+    assert second.ids.tolist() == [5] * 5 + [EOS]
     assert second.score == pytest.approx(-1, abs=1e-4)
     # fairseq's --prefix-size counts forced tokens. Then the shorter one is better.
     [[counted, _]] = generator.generate(source, context)
-    assert counted.tokens[-2] == (6 if size < 2 else 5)
+    assert counted.ids[-2] == (6 if size < 2 else 5)
 
 
 @pytest.mark.parametrize("settings", [{"beam": 1}, {"beam": 3}, {"beam": 2, "sampling": True}])
 def test_a_prefix_longer_than_the_longest_output_is_whole(settings):
     generator = generator_of(ToyModel(seed=6), max_len_b=3, **settings)
     [[best]] = generator.generate(SOURCES[0][None], torch.tensor([[6, 5, 4, 6, EOS]]))
-    assert best.tokens.tolist() == [6, 5, 4, 6, EOS]
+    assert best.ids.tolist() == [6, 5, 4, 6, EOS]

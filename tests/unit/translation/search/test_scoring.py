@@ -111,8 +111,8 @@ def test_a_search_adds_the_coverage_of_each_hypothesis(settings, stop_rule):
         scores = hypothesis_scores(hypotheses)
         assert scores == sorted(scores, reverse=True)
         for h in hypotheses:
-            attention = np.clip(looked_at(h.tokens, len(row)), LEAST_COVERAGE, 1)[words]
-            mean = h.positional_scores.sum() / len(h.tokens)
+            attention = np.clip(looked_at(h.ids, len(row)), LEAST_COVERAGE, 1)[words]
+            mean = h.positional_scores.sum() / len(h.ids)
             np.testing.assert_allclose(h.score, mean + 0.4 * np.log(attention).sum(), rtol=1e-5)
             assert h.alignment is None  # nothing printed needs it
 
@@ -144,7 +144,7 @@ def test_a_hypothesis_has_the_same_coverage_as_reference(make, kind):
     sentences = list(map(SourceSentence, ids))
     outputs = generator(beam=4, nbest=4, max_len_b=8).translate(sentences)
     for source_ids, hypotheses in zip(ids, outputs, strict=True):
-        sentences = [SourceSentence(source_ids, reference=h.tokens) for h in hypotheses]
+        sentences = [SourceSentence(source_ids, reference=h.ids) for h in hypotheses]
         rescored = [best.score for [best] in generator(score_reference=True).translate(sentences)]
         np.testing.assert_allclose(rescored, hypothesis_scores(hypotheses), rtol=1e-4)
 
@@ -161,7 +161,7 @@ def test_a_scorer_without_bound_and_length_penalty():
         for rule in ("full", "exact"):
             generator = generator_of(ToyModel(), scorer="longest", max_len_b=30, stop_rule=rule)
             translations = generator.generate(SOURCE)
-            lengths[rule] = [len(best.tokens) for [best] in translations]
+            lengths[rule] = [len(best.ids) for [best] in translations]
         for flag, value in (("lenpen", 0.5), ("lenpen_form", "gnmt"), ("unnormalized", True)):
             config = GenerationConfig(scorer="longest", **{flag: value})
             name = flag.replace("_", "-")
@@ -185,8 +185,8 @@ def test_a_step_score_acts_at_its_steps_only():
     try:
         generator = generator_of(ToyModel(), step_score="at_first", beam=1, max_len_b=4)
         for [best] in generator.generate(SOURCE):
-            assert best.tokens[0] == 4 and best.positional_scores[0] > 0
-            assert len(best.tokens) > 1 and (best.positional_scores[1:] < 0).all()
+            assert best.ids[0] == 4 and best.positional_scores[0] > 0
+            assert len(best.ids) > 1 and (best.positional_scores[1:] < 0).all()
     finally:
         del step_scores._entries["at_first"]
 

@@ -82,7 +82,7 @@ def draws(count, **settings):
     """Return the first tokens of many samples for one model."""
     settings = {"beam": count, "nbest": count, "sampling": True, "max_len_b": 1, **settings}
     [drawn] = generator_of(ToyModel(seed=2, sharpness=1.0), **settings).generate(SENTENCE)
-    return np.array([h.tokens[0] for h in drawn])
+    return np.array([h.ids[0] for h in drawn])
 
 
 def first_probs(temperature=1.0):
@@ -121,7 +121,7 @@ def test_scores_are_the_models_own():
     [hypotheses] = generator_of(model, **settings).generate(SENTENCE)
     for h in hypotheses:
         np.testing.assert_allclose(
-            h.positional_scores, log_prob_of(model, SENTENCE[0], h.tokens), atol=1e-5
+            h.positional_scores, log_prob_of(model, SENTENCE[0], h.ids), atol=1e-5
         )
 
 
@@ -193,10 +193,10 @@ def test_strong_groups_begin_differently_and_report_true_scores():
     settings = {"diverse_beam_groups": 3, "diverse_beam_strength": 50.0, "beam": 3, "nbest": 3}
     for source, hypotheses in zip(SOURCE, generate(model, **settings), strict=True):
         source = source[source != Dictionary.pad_index]
-        assert len({h.tokens[0] for h in hypotheses}) == 3
+        assert len({h.ids[0] for h in hypotheses}) == 3
         for h in hypotheses:
             np.testing.assert_allclose(
-                h.positional_scores, log_prob_of(model, source, h.tokens), atol=1e-5
+                h.positional_scores, log_prob_of(model, source, h.ids), atol=1e-5
             )
 
 

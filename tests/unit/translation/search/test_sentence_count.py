@@ -97,9 +97,9 @@ def test_every_search_writes_as_many_sentences_as_it_reads(groups, search, seed,
         assert hypotheses
         limit = int(search["max_len_a"] * len(source)) + search["max_len_b"]
         for hypothesis in hypotheses:
-            assert is_counted(hypothesis.tokens, len(sentences))
-            assert len(hypothesis.tokens) - 1 <= max(limit, len(sentences))
-            assert len(hypothesis.tokens) - 1 >= search.get("min_len", 1)
+            assert is_counted(hypothesis.ids, len(sentences))
+            assert len(hypothesis.ids) - 1 <= max(limit, len(sentences))
+            assert len(hypothesis.ids) - 1 >= search.get("min_len", 1)
             assert np.isfinite(hypothesis.positional_scores).all()
         if "sampling" not in search:  # the numbers drawn are the sentence's own
             [alone] = generator_of(models, **search).generate(torch.from_numpy(source)[None])
@@ -121,14 +121,14 @@ def test_sentences_of_forced_beginnings_are_counted(groups, search, seed, data):
     for sentences, source, hypotheses in zip(groups, sources, translations, strict=True):
         assert hypotheses
         for hypothesis in hypotheses:
-            assert is_counted([*source.context, *hypothesis.tokens], len(sentences))
+            assert is_counted([*source.context, *hypothesis.ids], len(sentences))
             forced = source.reference[:prefix_size].tolist()
-            common = min(len(forced), len(hypothesis.tokens) - 2)
+            common = min(len(forced), len(hypothesis.ids) - 2)
             if SEPARATOR not in forced and EOS not in forced and not hypothesis.reached_limit:
                 # No room is needed for the separators, so nothing comes before the prefix.
                 limit = search["max_len_a"] * len(source.ids) + search["max_len_b"]
                 if len(source.context) + common + len(sentences) < limit:
-                    assert hypothesis.tokens[:common].tolist() == forced[:common]
+                    assert hypothesis.ids[:common].tolist() == forced[:common]
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
@@ -168,16 +168,16 @@ def test_a_free_sentence_count_changes_nothing_in_the_search(search):
         plain = generator_of([model], separators=None, **shared).generate(sources)
         for hypotheses, other in zip(free, plain, strict=True):
             for a, b in zip(hypotheses, other, strict=True):
-                assert a.tokens.tolist() == b.tokens.tolist()
+                assert a.ids.tolist() == b.ids.tolist()
                 assert a.score == b.score
-        numbers += [list(best.tokens).count(SEPARATOR) for best, *_ in free]
+        numbers += [list(best.ids).count(SEPARATOR) for best, *_ in free]
     assert set(numbers) - {1, 2, 3}  # left alone, the models do not count
 
 
 def test_the_longest_output_grows_to_hold_all_separators():
     source = torch.from_numpy(source_of([3] * 8))[None]
     [[hypothesis]] = generator_of([ToyModel()], beam=3, max_len_b=2).generate(source)
-    assert hypothesis.tokens.tolist() == [SEPARATOR] * 8 + [EOS]
+    assert hypothesis.ids.tolist() == [SEPARATOR] * 8 + [EOS]
     assert hypothesis.reached_limit
 
 
@@ -186,9 +186,9 @@ def test_a_context_costs_nothing_at_the_limit_of_separators():
     source = SourceSentence(source_of([2, 1, 1]), context=context)
     model = ToyModel(seed=1)
     [[hypothesis]] = generator_of([model], beam=3, max_len_b=1).translate([source])
-    assert hypothesis.tokens.tolist() == [SEPARATOR, SEPARATOR, EOS]
+    assert hypothesis.ids.tolist() == [SEPARATOR, SEPARATOR, EOS]
     assert hypothesis.reached_limit
-    scores = log_prob_of(model, torch.from_numpy(source.ids), np.append(context, hypothesis.tokens))
+    scores = log_prob_of(model, torch.from_numpy(source.ids), np.append(context, hypothesis.ids))
     np.testing.assert_allclose(hypothesis.positional_scores, scores[len(context) :], atol=1e-5)
     assert hypothesis.score == pytest.approx(float(scores[len(context) :].mean()), abs=1e-5)
 
@@ -198,8 +198,8 @@ def test_repeated_ngrams_do_not_keep_sentences_from_ending():
     for size in (1, 2, 3):
         search = {"beam": 3, "max_len_b": 40, "no_repeat_ngram_size": size}
         [[hypothesis]] = generator_of([ToyModel(vocab_size=9, seed=3)], **search).generate(source)
-        assert is_counted(hypothesis.tokens, 6)
-        words = [t for t in hypothesis.tokens.tolist() if t not in (SEPARATOR, EOS)]
+        assert is_counted(hypothesis.ids, 6)
+        words = [t for t in hypothesis.ids.tolist() if t not in (SEPARATOR, EOS)]
         if size == 1:
             assert len(words) == len(set(words))
 
@@ -211,7 +211,7 @@ def test_a_model_that_cannot_write_as_much_is_an_error():
     with pytest.raises(ConfigError, match="the model can write 4; give a smaller --max-doc-tokens"):
         generator_of([model]).generate(source)
     [[h]] = generator_of([model], beam=2).generate(torch.from_numpy(source_of([1] * 4))[None])
-    assert h.tokens.tolist() == [SEPARATOR] * 4 + [EOS]
+    assert h.ids.tolist() == [SEPARATOR] * 4 + [EOS]
 
 
 def test_nothing_to_count_is_an_error():

@@ -122,8 +122,8 @@ def test_sentences_are_counted_by_the_separators_number_in_the_list():
     generator = generator_with(shortlist_of(11, 25), (separator, separator))
     for hypotheses, tokens in zip(generator.generate(source), source.tolist(), strict=True):
         count = max(1, tokens.count(separator))
-        assert hypotheses[0].tokens.tolist().count(separator) == count
-        assert set(hypotheses[0].tokens.tolist()) <= {2, 3, 11, 25, separator}
+        assert hypotheses[0].ids.tolist().count(separator) == count
+        assert set(hypotheses[0].ids.tolist()) <= {2, 3, 11, 25, separator}
 
 
 def test_the_separator_is_listed_where_sentences_are_not_counted():

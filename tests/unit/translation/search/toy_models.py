@@ -146,7 +146,7 @@ def padded(rows):
 
 def tokens_of(hypotheses):
     """Return the tokens of each hypothesis, as tuples."""
-    return [tuple(hypothesis.tokens.tolist()) for hypothesis in hypotheses]
+    return [tuple(hypothesis.ids.tolist()) for hypothesis in hypotheses]
 
 
 def hypothesis_scores(hypotheses):
