@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from relu_nmt.data.documents import Separators
+from relu_nmt.data.separators import Separators
 from relu_nmt.translation.base import Ensemble, SearchStep, StepDecoder, TranslationModel
 from relu_nmt.translation.search import generator
 from relu_nmt.translation.search.translations import SourceSentence

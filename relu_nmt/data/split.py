@@ -8,22 +8,15 @@ from typing import Any
 import numpy as np
 
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.data.documents import (
-    SINGLE_SENTENCES,
-    Groups,
-    Separators,
-    deal_lengths,
-    join_sentences,
-    plan_groups,
-    read_documents,
-)
+from relu_nmt.data.document_settings import SINGLE_SENTENCES
+from relu_nmt.data.documents import read_documents
+from relu_nmt.data.groups import Groups, deal_lengths, longer_side, plan_groups
 from relu_nmt.data.indexed_dataset import Dataset, DatasetParts
+from relu_nmt.data.separators import Separators, join_sentences
 from relu_nmt.errors import DataError, counted
 from relu_nmt.io.safe_write import plain_file
 from relu_nmt.io.text_lines import read_lines
 
-BUCKETS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
-QUANTILES = (0.1, 0.5, 0.9)
 SOURCE, TARGET = 0, 1  # positions of the sides in pairs
 NO_LIMIT = 2**31 - 1  # the largest number of tokens in an index
 LENGTHS_FILE = "document_lengths.json"  # beside the checkpoints, with the lengths of the training
@@ -327,66 +320,7 @@ class Split:
         return np.append(ids[:-1], (separator, Dictionary.eos_index))
 
 
-def describe_lengths(groups: Groups, limit: int, keep_over_long: bool) -> dict[str, Any]:
-    """Return statistics of the lengths of the groups with one limit, as JSON values."""
-    groups = groups.select(groups.limit == limit)
-    over_long = groups.over_long
-    used = groups.select(~over_long | keep_over_long)
-    result: dict[str, Any] = {
-        "max_doc_tokens": limit,
-        "documents": len(np.unique(groups.document)),
-        "sentences": int(groups.count.sum()),
-        "groups": len(used),
-        "over_long_sentences": int(over_long.sum()),
-        "over_long_kept": keep_over_long,
-    }
-    if not len(used):
-        return result
-    quantiles = np.quantile(used.tokens, QUANTILES)
-    # Count the groups of each bucket, from its first to its last number of tokens.
-    begins = [1, *(bucket + 1 for bucket in BUCKETS)]
-    counts, _ = np.histogram(used.tokens, [*begins, np.inf])
-    groups_by_tokens = {}
-    for begin, end, count in zip(begins, (*BUCKETS, ""), counts.tolist(), strict=True):
-        if count:
-            groups_by_tokens[f"{begin}-{end}"] = count
-    result |= {
-        "tokens": int(used.tokens.sum()),
-        "mean_tokens": round(float(used.tokens.mean()), 2),
-        "quantiles_tokens": dict(zip(map(str, QUANTILES), quantiles.tolist(), strict=True)),
-        "longest_tokens": int(used.tokens.max()),
-        "mean_sentences": round(float(used.count.mean()), 2),
-        "groups_by_tokens": groups_by_tokens,
-    }
-    return result
-
-
-def lengths_in_words(description: dict[str, Any]) -> str:
-    """Return the result of :func:`describe_lengths` in one line."""
-    limit = description["max_doc_tokens"]
-    kind = "single sentences" if limit == SINGLE_SENTENCES else f"groups of up to {limit} tokens"
-    documents = counted(description["documents"], "document")
-    sentences = counted(description["sentences"], "sentence")
-    text = f"{description['groups']:,} from {documents} with {sentences}"
-    if "tokens" in description:
-        low, middle, high = description["quantiles_tokens"].values()
-        text += (
-            f"; tokens mean {description['mean_tokens']:.0f}, 10% {low:.0f}, median {middle:.0f}, "
-        )
-        text += f"90% {high:.0f}, longest {description['longest_tokens']:,}; "
-        text += f"sentences mean {description['mean_sentences']:.1f}"
-    if description["over_long_sentences"]:
-        action = "kept whole" if description["over_long_kept"] else "left out"
-        text += f"; {counted(description['over_long_sentences'], 'longer sentence')} {action}"
-    return f"{kind}: {text}"
-
-
 def first_of(mask: np.ndarray) -> tuple[int, str]:
     """Return the first number of a mask, and the number of further ones in words."""
     first, *further = np.flatnonzero(mask).tolist()
     return first, f" (and {len(further):,} more)" if further else ""
-
-
-def longer_side(source_sizes: np.ndarray, target_sizes: np.ndarray | None) -> np.ndarray:
-    """Return the tokens of each pair's longer side, which count toward a limit, int [N]."""
-    return source_sizes if target_sizes is None else np.maximum(source_sizes, target_sizes)

@@ -18,8 +18,8 @@ from typing_extensions import Self
 
 from relu_nmt.config.shared import BatchLimits
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.data.documents import Groups
-from relu_nmt.data.split import Pair, Split, describe_lengths, first_of, longer_side
+from relu_nmt.data.groups import Groups, describe_lengths, longer_side
+from relu_nmt.data.split import Pair, Split, first_of
 from relu_nmt.errors import DataError
 
 FIRST_EPOCH = 1

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from relu_nmt.config.stored import checked, parse_json
-from relu_nmt.data.documents import ended, join_sentences
+from relu_nmt.data.separators import ended, join_sentences
 from relu_nmt.errors import ConfigError, DataError, counted, reporting
 from relu_nmt.io.text_lines import read_lines
 

@@ -19,9 +19,11 @@ from typing import TypeVar
 
 import numpy as np
 
-from relu_nmt.data.documents import SEPARATOR_TESTS, join_texts, sentence_slices
+from relu_nmt.data.documents import SEPARATOR_TESTS
+from relu_nmt.data.separators import sentence_slices
 from relu_nmt.errors import ConfigError, DataError, counted
 from relu_nmt.evaluation.metrics import Metric, Score
+from relu_nmt.tokenization.sentences import join_texts
 
 Documents = list[list[str]]  # the lines of each document
 LineT = TypeVar("LineT")

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from relu_nmt.config import option, settings
-from relu_nmt.data.documents import CHINESE, JAPANESE
 from relu_nmt.errors import ConfigError, DataError, first_line, needing
+from relu_nmt.tokenization.sentences import CHINESE, JAPANESE
 
 METRICS = ("bleu", "chrf", "ter")
 COMPOUND = "compound"  # a tokenizer of ours that splits hyphenated words of tokenized text

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from relu_nmt.data.documents import SINGLE_SENTENCES, Line
+from relu_nmt.data.document_settings import SINGLE_SENTENCES
 from relu_nmt.data.split import Split
 from relu_nmt.evaluation.document_scores import (
     DEFAULT_POSITIONS,
@@ -26,6 +26,7 @@ from relu_nmt.evaluation.metrics import (
     choose_tokenizer,
 )
 from relu_nmt.evaluation.significance import SegmentStatistics
+from relu_nmt.translation.search.translations import Line
 from relu_nmt.translation.task import ESCAPED_UNK, TranslationTask
 
 AlignedSentence = tuple[int, int, Line]

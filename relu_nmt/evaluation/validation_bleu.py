@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from relu_nmt.data.documents import Line
 from relu_nmt.data.translation_batches import TranslationBatches
 from relu_nmt.errors import counted
 from relu_nmt.evaluation.document_scores import cut_by_counts, join_lines
@@ -15,7 +14,7 @@ from relu_nmt.evaluation.split_scorer import SplitScorer
 from relu_nmt.io.progress import progress_bar
 from relu_nmt.training.distributed import ProcessGroup
 from relu_nmt.translation.search.generator import Generator
-from relu_nmt.translation.search.translations import SourceLimit, SourceSentence
+from relu_nmt.translation.search.translations import Line, SourceLimit, SourceSentence
 from relu_nmt.translation.task import TranslationTask
 
 SAMPLES = 3

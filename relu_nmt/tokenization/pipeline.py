@@ -10,9 +10,10 @@ from typing import Any, get_type_hints
 
 from relu_nmt.config.stored import checked
 from relu_nmt.data.data_folder import AGAIN, file_record
-from relu_nmt.data.documents import join_texts, sentence_slices
+from relu_nmt.data.separators import sentence_slices
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.tokenization import base
+from relu_nmt.tokenization.sentences import join_texts
 
 LANGUAGE_CODE = re.compile(r"(>>[^<>\s]+<<|__[a-z]{2,3}__|[a-z]{3}_[A-Z][a-z]{3}\b) ?")
 """A code of a language before a sentence, as in text for Marian's models, M2M100 and NLLB."""

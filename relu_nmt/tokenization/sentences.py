@@ -1,7 +1,7 @@
-"""Sentences of paragraphs, by the package sentencex."""
+"""Sentences of paragraphs: cut by the package sentencex, and joined by the rules of a language."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from relu_nmt.errors import MissingExtraError, needing
 from relu_nmt.tokenization.base import SURROGATE
@@ -12,6 +12,11 @@ _QUOTES = "\"'„“”»«‚‘’("
 _GOES_ON = re.compile(r"(?:^|[\s(])(?:[^\W\d_]|\d{1,2})\.\s*$")
 # An end of a sentence with words on both sides.
 _SEVERAL = re.compile(rf"\w[.!?…][{_QUOTES})]*\s+[{_QUOTES}]*\w|[。！？].")
+
+CHINESE = "zh zho chi cmn yue wuu gan hak nan hsn cdo cjy cpx czh czo mnp lzh cn"
+JAPANESE = "ja jpn jp"
+"""Codes of the languages in ISO 639, of two or three letters, and the common cn and jp."""
+_TOKENIZED = re.compile(r"[^\x00-\x7f] [^\x00-\x7f]")
 
 
 class SentenceSplitter:
@@ -62,3 +67,29 @@ class SentenceSplitter:
             else:
                 sentences.append(part)
         return [*filter(None, map(str.strip, sentences))]
+
+
+def join_texts(sentences: Iterable[str], language: str) -> str:
+    """Join sentences to one text, leaving out blank ones.
+
+    In Chinese and Japanese a space stands only between two ASCII characters, unless the text is
+    tokenized. A text is tokenized if most sentences have a space between two other characters.
+    The sentences have no spaces around them. The code may be ``zh``, ``zh_TW``, ``zho_Hans``...
+
+    Example:
+        >>> join_texts(["我来。", "你好。"], "zh_CN"), join_texts(["Ja.", "", "Gut."], "de")
+        ('我来。你好。', 'Ja. Gut.')
+    """
+    # Keep the language of the code, which may name region and script.
+    code, *further = re.split("[^a-z]", language.lower())
+    has_spaces = code not in f"{CHINESE} {JAPANESE}".split() or "latn" in further
+    texts = list(filter(None, sentences))
+    num_tokenized = len(list(filter(_TOKENIZED.search, texts)))
+    if has_spaces or 2 * num_tokenized > len(texts):
+        return " ".join(texts)
+    text = ""
+    for sentence in texts:
+        if text and text[-1].isascii() and sentence[0].isascii():
+            text += " "
+        text += sentence
+    return text

@@ -11,7 +11,7 @@ from relu_nmt.config import from_dict
 from relu_nmt.config.fields import known_fields
 from relu_nmt.config.parts import chosen_part
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.data.documents import DocumentConfig
+from relu_nmt.data.document_settings import DocumentConfig
 from relu_nmt.errors import CheckpointError, ConfigError, OutOfMemoryError, reporting
 from relu_nmt.modules.building import build_in_memory
 from relu_nmt.modules.positions import LearnedPositions

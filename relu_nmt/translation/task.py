@@ -12,8 +12,8 @@ from relu_nmt.config.stored import checked
 from relu_nmt.data import data_folder
 from relu_nmt.data.data_folder import NO_LANGUAGE
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR, UNK, Dictionary
-from relu_nmt.data.documents import Separators
 from relu_nmt.data.indexed_dataset import AlignmentDataset, IndexedDataset
+from relu_nmt.data.separators import Separators
 from relu_nmt.data.split import Split
 from relu_nmt.errors import CheckpointError, DataError, ReluNmtError
 from relu_nmt.tokenization.pipeline import TextPipeline, load_pipeline

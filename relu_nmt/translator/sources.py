@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from relu_nmt.data.dictionary import SPECIAL_SYMBOLS
-from relu_nmt.data.documents import SINGLE_SENTENCES, WindowConfig
+from relu_nmt.data.document_settings import SINGLE_SENTENCES, WindowConfig
 from relu_nmt.errors import ConfigError, DataError, counted, refuse_unordered, reporting
 from relu_nmt.io.plain_text import refuse_markup, refuse_utf16
 from relu_nmt.tokenization.pipeline import LANGUAGE_CODE

@@ -12,7 +12,7 @@ import torch
 
 from relu_nmt import engine
 from relu_nmt.data.dictionary import UNK
-from relu_nmt.data.documents import SINGLE_SENTENCES, WindowConfig
+from relu_nmt.data.document_settings import SINGLE_SENTENCES, WindowConfig
 from relu_nmt.drawing.attention_maps import AttentionMap
 from relu_nmt.errors import ConfigError, is_out_of_memory
 from relu_nmt.modules.config import AttentionPlace

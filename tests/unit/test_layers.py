@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "tokenization": BASE | {"data"},
     "training": BASE | {"modules"},
     "translation": BASE | {"attention", "modules", "data", "tokenization", "training"},
-    "evaluation": BASE | {"translation", "training", "data"},
+    "evaluation": BASE | {"tokenization", "translation", "training", "data"},
     "vision": BASE | {"attention", "modules", "data", "training", "drawing"},
     # The engine: fast decoding on CPUs.
     "engine": BASE | {"attention", "modules", "translation"},

@@ -23,11 +23,11 @@ from relu_nmt.applications.files.aligned_words import (
     proportional_links,
 )
 from relu_nmt.applications.files.segments import Protected, Segment, Span
-from relu_nmt.data.documents import SINGLE_SENTENCES, WindowConfig, join_texts
+from relu_nmt.data.document_settings import SINGLE_SENTENCES, WindowConfig
 from relu_nmt.errors import DataError, counted
 from relu_nmt.io.progress import hidden_progress, progress_bar
 from relu_nmt.io.text_lines import read_lines
-from relu_nmt.tokenization.sentences import SentenceSplitter
+from relu_nmt.tokenization.sentences import SentenceSplitter, join_texts
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.search.config import GenerationConfig, generation_config
 from relu_nmt.translation.search.document_search import SourceDocuments, TranslateWindows

@@ -22,7 +22,7 @@ from relu_nmt.applications.serving import ServerOptions, libretranslate, message
 from relu_nmt.applications.serving.guard import NO_MEMORY, RETRY, ApiKeys, Metrics, guarded, refusal
 from relu_nmt.applications.serving.queues import QueuedRequest, RequestQueue
 from relu_nmt.applications.serving.service import TranslationService, services_of
-from relu_nmt.data.documents import WindowConfig
+from relu_nmt.data.document_settings import WindowConfig
 from relu_nmt.errors import ConfigError, OutOfMemoryError, ReluNmtError
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translator import Translator

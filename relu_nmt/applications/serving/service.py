@@ -17,7 +17,8 @@ from relu_nmt.applications.files.sentences import SegmentTranslator
 from relu_nmt.applications.serving import ServerOptions
 from relu_nmt.applications.serving.detection import SourceLikelihood
 from relu_nmt.applications.serving.queues import Batcher, QueuedRequest, run_in_slot
-from relu_nmt.data.documents import SINGLE_SENTENCES, WindowConfig, join_sentences
+from relu_nmt.data.document_settings import SINGLE_SENTENCES, WindowConfig
+from relu_nmt.data.separators import join_sentences
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import SLOTS, AttentionPlace
 from relu_nmt.translation.encoder_decoder import EncoderDecoder

@@ -12,7 +12,7 @@ from relu_nmt.config import READ, Files, checked_by, flag_of, group, like, optio
 from relu_nmt.config.shared import ClusterOptions, subset_option
 from relu_nmt.config.yaml_text import parse_yaml
 from relu_nmt.data.data_folder import data_option
-from relu_nmt.data.documents import DocumentConfig
+from relu_nmt.data.document_settings import DocumentConfig
 from relu_nmt.errors import ConfigError, reporting
 from relu_nmt.evaluation.metrics import tokenizer_option
 from relu_nmt.io.process import available_cores

@@ -16,7 +16,7 @@ from relu_nmt.applications.weight_statistics import (
     WeightStatistics,
     sentence_numbers,
 )
-from relu_nmt.data.documents import Groups
+from relu_nmt.data.groups import Groups
 from relu_nmt.data.split import Split
 from relu_nmt.drawing.attention_maps import SLOT_NAMES, AttentionMap
 from relu_nmt.evaluation.significance import SegmentStatistics

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from relu_nmt.applications.statistics import ANALYZED
-from relu_nmt.data.documents import SINGLE_SENTENCES
+from relu_nmt.data.document_settings import SINGLE_SENTENCES
 from relu_nmt.drawing.attention_maps import (
     SLOT_NAMES,
     AttentionMap,

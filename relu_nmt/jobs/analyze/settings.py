@@ -5,7 +5,7 @@ from functools import partial
 from relu_nmt.config import READ, REQUIRED, Files, like, option, settings
 from relu_nmt.config.shared import PrecisionOptions, no_progress_bar_option, subset_option
 from relu_nmt.data.data_folder import data_option
-from relu_nmt.data.documents import DocumentConfig
+from relu_nmt.data.document_settings import DocumentConfig
 from relu_nmt.errors import ConfigError
 from relu_nmt.jobs.translate.settings import ModelOptions
 from relu_nmt.modules.config import AttentionPlace

@@ -34,7 +34,7 @@ from relu_nmt.config import add_settings, flag_of, from_flat, read_settings, spl
 from relu_nmt.config.command_line import Parser
 from relu_nmt.config.registry import FLAG, Spec, import_user_module
 from relu_nmt.data.data_folder import find_pair, infer_languages, split_path
-from relu_nmt.data.documents import SINGLE_SENTENCES
+from relu_nmt.data.document_settings import SINGLE_SENTENCES
 from relu_nmt.errors import ConfigError, DataError, reporting
 from relu_nmt.jobs.train.settings import TranslationTrainingSettings
 from relu_nmt.jobs.translate.settings import TranslateSplitSettings

@@ -7,8 +7,9 @@ from functools import cached_property
 from pathlib import Path
 
 from relu_nmt.config.shared import BatchLimits
-from relu_nmt.data.documents import SINGLE_SENTENCES
-from relu_nmt.data.split import LENGTHS_FILE, Split, lengths_in_words
+from relu_nmt.data.document_settings import SINGLE_SENTENCES
+from relu_nmt.data.groups import lengths_in_words
+from relu_nmt.data.split import LENGTHS_FILE, Split
 from relu_nmt.data.translation_batches import Longest, TranslationBatches, least_limit
 from relu_nmt.errors import ConfigError, DataError, counted, reporting
 from relu_nmt.io.safe_write import write_text

@@ -6,7 +6,7 @@ from typing import Any
 from relu_nmt.config import REQUIRED, checked_by, from_flat, group, option, settings, shared
 from relu_nmt.config.stored import parse_json
 from relu_nmt.data.data_folder import DATA_FILES, data_option
-from relu_nmt.data.documents import DocumentConfig
+from relu_nmt.data.document_settings import DocumentConfig
 from relu_nmt.errors import ConfigError
 from relu_nmt.evaluation.metrics import tokenizer_option
 from relu_nmt.modules.config import (

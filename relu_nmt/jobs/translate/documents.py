@@ -4,7 +4,8 @@ import itertools
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from relu_nmt.data.documents import SEPARATOR_TESTS, SINGLE_SENTENCES, join_texts
+from relu_nmt.data.document_settings import SINGLE_SENTENCES
+from relu_nmt.data.documents import SEPARATOR_TESTS
 from relu_nmt.errors import DataError, counted
 from relu_nmt.io.progress import hidden_progress, progress_bar
 from relu_nmt.io.safe_write import check_writable, write_output
@@ -19,7 +20,7 @@ from relu_nmt.jobs.translate.notes import (
 )
 from relu_nmt.jobs.translate.settings import TranslateDocumentsSettings
 from relu_nmt.jobs.translate.text import InputText, term_options
-from relu_nmt.tokenization.sentences import SentenceSplitter
+from relu_nmt.tokenization.sentences import SentenceSplitter, join_texts
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.document_search import SourceDocuments, TranslatedDocuments
 from relu_nmt.translator import Translator

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from relu_nmt.data.documents import SINGLE_SENTENCES
+from relu_nmt.data.document_settings import SINGLE_SENTENCES
 from relu_nmt.errors import DataError, counted, reporting
 from relu_nmt.io.process import standard_input
 from relu_nmt.io.progress import hidden_progress, progress_bar

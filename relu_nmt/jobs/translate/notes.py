@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from relu_nmt.data.documents import SINGLE_SENTENCES
+from relu_nmt.data.document_settings import SINGLE_SENTENCES
 from relu_nmt.errors import counted, printable, some_of
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.translations import SourceLimit, SourceSentence

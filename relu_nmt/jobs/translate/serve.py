@@ -4,7 +4,7 @@ import socket
 from dataclasses import replace
 
 from relu_nmt.applications.serving import LOOPBACK
-from relu_nmt.data.documents import WindowConfig
+from relu_nmt.data.document_settings import WindowConfig
 from relu_nmt.errors import ConfigError, needing, reporting
 from relu_nmt.jobs.translate.model import load_translator
 from relu_nmt.jobs.translate.notes import length_note, print_notes

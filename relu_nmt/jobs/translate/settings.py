@@ -30,7 +30,8 @@ from relu_nmt.config.shared import (
 )
 from relu_nmt.config.stored import parse_json
 from relu_nmt.data.data_folder import data_option
-from relu_nmt.data.documents import SEPARATORS, DocumentConfig, WindowOptions
+from relu_nmt.data.document_settings import DocumentConfig, WindowOptions
+from relu_nmt.data.documents import SEPARATORS
 from relu_nmt.errors import ConfigError
 from relu_nmt.evaluation.metrics import ScoringConfig
 from relu_nmt.modules.config import AttentionPlace

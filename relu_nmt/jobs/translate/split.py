@@ -17,8 +17,16 @@ import numpy as np
 
 from relu_nmt.applications.attention_statistics import AttentionStatistics
 from relu_nmt.applications.layer_statistics import LayerStatistics
-from relu_nmt.data.documents import DOCUMENT_TAG, SINGLE_SENTENCES, Groups, Line, plan_groups
-from relu_nmt.data.split import Split, describe_lengths, lengths_in_words, longer_side
+from relu_nmt.data.document_settings import SINGLE_SENTENCES
+from relu_nmt.data.documents import DOCUMENT_TAG
+from relu_nmt.data.groups import (
+    Groups,
+    describe_lengths,
+    lengths_in_words,
+    longer_side,
+    plan_groups,
+)
+from relu_nmt.data.split import Split
 from relu_nmt.errors import DataError, counted, reporting
 from relu_nmt.evaluation.metrics import Score
 from relu_nmt.evaluation.split_scorer import AlignedSentence, SplitScorer
@@ -32,7 +40,7 @@ from relu_nmt.jobs.translate.settings import TranslateSplitSettings as Settings
 from relu_nmt.jobs.translate.text import banned_options
 from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.translation.search.document_search import SourceDocuments, TranslatedDocuments
-from relu_nmt.translation.search.translations import SourceSentence, Translation
+from relu_nmt.translation.search.translations import Line, SourceSentence, Translation
 from relu_nmt.translator import Translator
 from relu_nmt.translator.attention_maps import checked_place
 

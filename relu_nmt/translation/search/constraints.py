@@ -10,7 +10,7 @@ from torch import Tensor
 from relu_nmt.config import build_part
 from relu_nmt.config.registry import Spec
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.data.documents import Separators
+from relu_nmt.data.separators import Separators
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.base import Ensemble
 from relu_nmt.translation.search import step_scores

@@ -16,17 +16,9 @@ from functools import cached_property
 import numpy as np
 
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.data.documents import (
-    SINGLE_SENTENCES,
-    Groups,
-    Separators,
-    Window,
-    WindowConfig,
-    first_context,
-    join_sentences,
-    plan_groups,
-    sentence_slices,
-)
+from relu_nmt.data.document_settings import SINGLE_SENTENCES, WindowConfig
+from relu_nmt.data.groups import Groups, Window, first_context, plan_groups
+from relu_nmt.data.separators import Separators, join_sentences, sentence_slices
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.forced_terms import ForcedTerms

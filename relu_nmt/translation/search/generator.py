@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.data.documents import Separators
+from relu_nmt.data.separators import Separators
 from relu_nmt.data.translation_batches import pad_rows
 from relu_nmt.errors import ConfigError, OutOfMemoryError, is_out_of_memory
 from relu_nmt.io.memory import require_memory

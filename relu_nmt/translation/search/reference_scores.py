@@ -9,7 +9,7 @@ from torch import Tensor
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.records import record_attention
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.data.documents import Separators
+from relu_nmt.data.separators import Separators
 from relu_nmt.data.translation_batches import shift_right
 from relu_nmt.translation.base import Ensemble
 from relu_nmt.translation.next_token_scores import average_log_probs

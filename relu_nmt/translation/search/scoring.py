@@ -16,7 +16,7 @@ from relu_nmt.config import build_part, option
 from relu_nmt.config.classes import with_own_config
 from relu_nmt.config.registry import Spec
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.data.documents import Separators
+from relu_nmt.data.separators import Separators
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.search import scorers
 from relu_nmt.translation.search.config import GenerationConfig

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR, UNK
-from relu_nmt.data.documents import Line, Separators, ended, join_sentences, join_texts
+from relu_nmt.data.separators import Separators, ended, join_sentences
 from relu_nmt.errors import DataError
 from relu_nmt.io.text_lines import read_lines
+from relu_nmt.tokenization.sentences import join_texts
 from relu_nmt.translation.search.banned_terms import BannedTerms
 from relu_nmt.translation.search.forced_terms import ForcedTerms
 from relu_nmt.translation.search.scoring import Scorer
@@ -111,6 +112,14 @@ class Hypothesis:
     positional_scores: np.ndarray
     alignment: np.ndarray | None = None
     reached_limit: bool = False
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a translated text, as raw text and as tokens of the dictionary."""
+
+    text: str
+    tokens: list[str]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import numpy as np
 
 from relu_nmt.cli import translate_document
 from relu_nmt.config import to_dict
-from relu_nmt.data.documents import DocumentConfig
+from relu_nmt.data.document_settings import DocumentConfig
 from relu_nmt.translation.search.translations import Hypothesis, Translation
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator

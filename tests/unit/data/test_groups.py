@@ -5,20 +5,19 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from relu_nmt.data.documents import (
-    SEPARATOR_TESTS,
-    SINGLE_SENTENCES,
-    DocumentConfig,
-    WindowConfig,
+from relu_nmt.data.document_settings import SINGLE_SENTENCES, DocumentConfig, WindowConfig
+from relu_nmt.data.documents import SEPARATOR_TESTS, read_documents, write_documents
+from relu_nmt.data.groups import (
     deal_lengths,
+    describe_lengths,
     first_context,
-    join_texts,
+    lengths_in_words,
+    longer_side,
     plan_groups,
-    read_documents,
-    write_documents,
 )
-from relu_nmt.data.split import Split, describe_lengths, lengths_in_words, longer_side
+from relu_nmt.data.split import Split
 from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.tokenization.sentences import join_texts
 from tests.tiny import as_lists, write_dataset
 
 SIZES = st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=12), max_size=8)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from relu_nmt.config.shared import BatchLimits
-from relu_nmt.data.documents import Separators, join_sentences
 from relu_nmt.data.indexed_dataset import AlignmentDataset
+from relu_nmt.data.separators import Separators, join_sentences
 from relu_nmt.data.split import Split
 from relu_nmt.data.translation_batches import TranslationBatches
 from relu_nmt.errors import DataError

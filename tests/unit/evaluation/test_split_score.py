@@ -6,13 +6,14 @@ import pytest
 import sacrebleu
 
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.data.documents import Line, Window, write_documents
+from relu_nmt.data.documents import write_documents
+from relu_nmt.data.groups import Window
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation.metrics import Metric, ScoringConfig
 from relu_nmt.evaluation.split_scorer import SplitScorer
 from relu_nmt.jobs.translate.split import aligned_sentences
 from relu_nmt.translation.search.document_search import WindowTranslation
-from relu_nmt.translation.search.translations import Translation
+from relu_nmt.translation.search.translations import Line, Translation
 from relu_nmt.translation.task import TranslationTask
 from tests.tiny import preprocessed, write_lines
 

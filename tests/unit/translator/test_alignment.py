@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.data.documents import WindowConfig
+from relu_nmt.data.document_settings import WindowConfig
 from relu_nmt.errors import ConfigError
 from relu_nmt.jobs.translate.line_format import LineFormat
 from relu_nmt.jobs.translate.settings import ModelOptions

@@ -8,7 +8,8 @@ import pytest
 
 from relu_nmt.config import to_dict
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.data.documents import Window, WindowConfig
+from relu_nmt.data.document_settings import WindowConfig
+from relu_nmt.data.groups import Window
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint

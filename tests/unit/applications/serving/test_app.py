@@ -15,7 +15,7 @@ from tests.outputs import column, values
 
 pytest.importorskip("fastapi", reason="fastapi is not installed")
 from relu_nmt.applications.serving.app import make_app
-from relu_nmt.data.documents import WindowConfig
+from relu_nmt.data.document_settings import WindowConfig
 from relu_nmt.errors import ConfigError
 from relu_nmt.tokenization.pipeline import TextPipeline
 from tests.unit.applications.serving.clients import LINES, SEARCH, client_of, metric

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from toy_models import SEPARATOR, ToyModel, generator_of
 
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.data.documents import Separators
+from relu_nmt.data.separators import Separators
 from relu_nmt.tokenization.base import JoinedPieces
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.translation.search.banned_terms import BannedTerms, Ending

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from relu_nmt.data.documents import Separators, WindowConfig, sentence_slices
+from relu_nmt.data.document_settings import WindowConfig
+from relu_nmt.data.separators import Separators, sentence_slices
 from relu_nmt.errors import ConfigError
 from relu_nmt.evaluation.document_scores import AlignedDocuments, join_lines
 from relu_nmt.evaluation.metrics import Metric

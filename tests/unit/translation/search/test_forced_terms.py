@@ -22,7 +22,7 @@ from toy_models import (
 )
 
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.data.documents import Separators
+from relu_nmt.data.separators import Separators
 from relu_nmt.data.translation_batches import pad_rows
 from relu_nmt.errors import ConfigError
 from relu_nmt.tokenization.base import JoinedPieces
