@@ -23,10 +23,10 @@ from relu_nmt.training.budgets import LIMITS, PACED, SECONDS, Budget, in_words
 from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.distributed import ProcessGroup
+from relu_nmt.training.learner import Learner
 from relu_nmt.training.precision import has_fast_bfloat16
 from relu_nmt.training.schedules import ScheduleConfig
-from relu_nmt.training.state import Learner
-from relu_nmt.training.update import Update
+from relu_nmt.training.update import UpdatePlan, make_update, read_update
 
 RESERVED = 0.01  # share of a budget of time that is kept for the last checkpoint
 VALIDATION_COST = 0.4  # updates that take as long as a batch of validation
@@ -156,9 +156,8 @@ def measured_pace(
             chosen = indices[number * update_freq : (number + 1) * update_freq]
             batches = [(source.load(index), 1) for index in chosen]
             start = time.monotonic()
-            update = Update(number + 1, 1, lr=0.0, seed=number)
-            update.run(learner, batches)
-            update.read(learner)
+            plan = UpdatePlan(number + 1, 1, lr=0.0, seed=number)
+            read_update(learner, make_update(learner, plan, batches))
             if number >= UNTIMED_UPDATES:
                 seconds += time.monotonic() - start
                 num_timed += 1

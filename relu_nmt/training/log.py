@@ -94,6 +94,9 @@ class TrainingLog:
         default = "tqdm" if sys.stderr.isatty() and not config.no_progress_bar else "simple"
         self._format = config.log_format or default
         self._bar = tqdm(disable=True)
+        # Updates of the epoch, also if there is no bar.
+        self._num_done = 0
+        self._num_updates = 1
         # Streams of lines. None stands for the standard output of the moment.
         self._streams: dict[str, TextIO | None] = {}
         if shown and not quiet:
@@ -140,6 +143,8 @@ class TrainingLog:
 
     def begin_epoch(self, epoch: int, done: int, total: int) -> None:
         """Begin an epoch of ``total`` updates, ``done`` of which were made before a resume."""
+        self._num_done = done
+        self._num_updates = total
         self._bar = tqdm(
             initial=done,
             total=total,
@@ -150,17 +155,18 @@ class TrainingLog:
         )
 
     def advance(self) -> None:
-        """Move the bar on by one update."""
+        """Count one update of the epoch."""
+        self._num_done += 1
         self._bar.update()
 
-    def updates(self, epoch: int, position: int, total: int, stats: Stats) -> None:
-        """Print averages since the last such line. ``position`` of ``total`` updates are done."""
+    def updates(self, epoch: int, stats: Stats) -> None:
+        """Print averages since the last such line."""
         if self._format == "json":
-            done = round(epoch - 1 + position / total, 3)
+            done = round(epoch - 1 + self._num_done / self._num_updates, 3)
             self._write(json.dumps({"epoch": epoch, "update": done, **_json_values(stats)}))
         elif self._format == "simple":
             values = ", ".join(f"{n}={format_value(n, v)}" for n, v in stats.items())
-            text = f"epoch {epoch:03d}:  {position:5d} / {total:d} {values}"
+            text = f"epoch {epoch:03d}:  {self._num_done:5d} / {self._num_updates:d} {values}"
             self._write(_stamped("train_inner", text))
         elif self._format == "tqdm":
             self._bar.set_postfix({n: format_value(n, v) for n, v in stats.items()}, refresh=True)

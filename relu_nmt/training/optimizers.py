@@ -5,18 +5,24 @@ An optimizer of your own is most easily a subclass of ``torch.optim.Optimizer``.
 the learning rate of every group.
 """
 
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from relu_nmt.config import option
 from relu_nmt.config.classes import with_own_config
 from relu_nmt.config.parts import chosen_part
-from relu_nmt.errors import ConfigError
+from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.training import OPTIMIZERS
+from relu_nmt.training.checkpoint import weights_alone_advice, without_prefix
 from relu_nmt.training.config import OptimizerConfig
-from relu_nmt.training.distributed import local_part
+from relu_nmt.training.distributed import local_part, part_like
+
+PREFIX = "optimizer."
+"""How the names of an optimizer's tensors begin in a checkpoint."""
 
 
 @OPTIMIZERS.register("adamw")
@@ -120,3 +126,68 @@ def parameters_of(model: nn.Module, part: str, flag: str) -> list[nn.Parameter]:
         parts = dict.fromkeys(name.split(".")[0] for name, _ in model.named_parameters())
         raise ConfigError(f"{flag} {part}: the model's parts are embeddings, {', '.join(parts)}")
     return parameters
+
+
+def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Return the optimizer's tensors as ``optimizer.PARAMETER.KEY``."""
+    names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
+    tensors: dict[str, Tensor] = {}
+    for parameter, values in optimizer.state.items():
+        for key, value in values.items():
+            tensors[f"{PREFIX}{names[parameter]}.{key}"] = torch.as_tensor(value)
+    return tensors
+
+
+def load_optimizer(
+    model: nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], path: Path
+) -> None:
+    """Restore the tensors of :func:`optimizer_tensors` from the training tensors of a checkpoint.
+
+    Frozen parts are left out. New parts begin without state. Tensors that do not fit the model are
+    a CheckpointError.
+    """
+    # Group the tensors by parameter, and keep the tensors of trained ones.
+    stored: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in without_prefix(tensors, PREFIX).items():
+        owner, key = name.rsplit(".", 1)
+        stored.setdefault(owner, {})[key] = tensor
+    parameters = dict(model.named_parameters())
+    index_of: dict[nn.Parameter, int] = {}
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            index_of[parameter] = len(index_of)
+    trained = {}
+    for name in stored:
+        if name in parameters and parameters[name] in index_of:
+            trained[name] = parameters[name]
+    # Adafactor has other tensors for vectors than for matrices.
+    keys: dict[bool, set[str]] = {}
+    for name, parameter in trained.items():
+        keys.setdefault(parameter.dim() > 1, set()).update(stored[name])
+    # Compare names and shapes. A parameter without a gradient in any update has no state.
+    fits = bool(stored) and stored.keys() <= parameters.keys()
+    for name, parameter in trained.items():
+        fits = fits and stored[name].keys() == keys[parameter.dim() > 1]
+        for tensor in stored[name].values():
+            fits = fits and _fits(tensor.shape, parameter.shape)
+    if not fits:
+        raise CheckpointError(
+            f"{path}: the checkpoint holds no optimizer state for this model; add "
+            f"--reset-optimizer, or {weights_alone_advice(path)}"
+        )
+    # Number the parameters as PyTorch does, cutting tensors to this process's part.
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, parameter in trained.items():
+        values = state[index_of[parameter]] = {}
+        for key, tensor in stored[name].items():
+            values[key] = part_like(tensor, parameter)
+    # load_state_dict copies the tensors to the parameters' devices.
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+
+
+def _fits(state: Sequence[int], weight: Sequence[int]) -> bool:
+    """Return True for a scalar, and for the weight's shape with some dimensions averaged."""
+    if not state:
+        return True
+    pairs = zip(state, weight, strict=False)
+    return len(state) == len(weight) and all(size in (1, full) for size, full in pairs)

@@ -16,9 +16,10 @@ from relu_nmt.io.memory import free_memory, peak_resident_bytes
 from relu_nmt.io.progress import progress_bar
 from relu_nmt.training.batches import Batch, TrainingData, naming_batch, shapes_of
 from relu_nmt.training.distributed import ProcessGroup, is_sharded, local_part, whole_weights
+from relu_nmt.training.learner import Learner
 from relu_nmt.training.log import TrainingLog
 from relu_nmt.training.save_dir import CheckpointFolder
-from relu_nmt.training.state import Learner, TrainingState
+from relu_nmt.training.state import TrainingState
 from relu_nmt.training.validation import names_of_metrics
 
 BYTES_OF_GRADIENT = 4  # bytes of the gradient per parameter

@@ -17,11 +17,20 @@ from relu_nmt.training import validation
 from relu_nmt.training.batches import Batch, TrainingData, batches_of_process, load_ahead
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.distributed import LOST_PEER, ProcessGroup, is_sharded
+from relu_nmt.training.learner import Learner
 from relu_nmt.training.log import Meters, TrainingLog
 from relu_nmt.training.preflight import check_before_start
 from relu_nmt.training.save_dir import CheckpointFolder, TrainingResult, entry
-from relu_nmt.training.state import Learner, TrainingState
-from relu_nmt.training.update import NO_CAUSES, StopCauses, Update, describe_first_not_finite
+from relu_nmt.training.state import TrainingState
+from relu_nmt.training.update import (
+    NO_CAUSES,
+    PendingUpdate,
+    StopCauses,
+    UpdatePlan,
+    describe_first_not_finite,
+    make_update,
+    read_update,
+)
 
 
 class Validated(NamedTuple):
@@ -64,12 +73,8 @@ class Trainer:
         self.learner = Learner(objective, config, process, wrapped)
         self.log = log or TrainingLog(config, quiet=not process.is_first)
         self._folder = CheckpointFolder(config)
-        # Waiting for the numbers of each update would leave a GPU idle.
-        self._reads_late = process.device.type != "cpu"
         self._signals: list[int] = []
-        self._per_update = 1  # batches of an update over all processes
-        self._num_updates = 1  # of the epoch
-        self._launched: Update | None = None
+        self._pending: PendingUpdate | None = None  # the last update, if it was not read
         self._causes = NO_CAUSES  # to stop, at the last update that was read
         self._started = time.monotonic()  # earlier by the time of the runs before a resume
         self._lap = self._started  # end of the last update
@@ -77,17 +82,16 @@ class Trainer:
     def train(self) -> TrainingResult:
         """Train up to a limit or a signal, and write and return the result."""
         try:
-            reason = self._restore()
+            self._restore()
             # After an interruption go on even at a limit, to make up for the validation that is
             # missing.
-            if reason is None or self.state.interrupted:
+            if self.result.ended is None or self.state.interrupted:
                 check_before_start(
                     self.learner, self._data, self.log, self.state, self._description
                 )
                 self.log.begin(self.state.num_updates)
-                reason = self._train(reason)
-            self.log.say(f"done training in {self._wall():.1f} seconds: {reason}")
-            self.result.ended = reason
+                self._train()
+            self.log.say(f"done training in {self._wall():.1f} seconds: {self.result.ended}")
             if self.state.interrupted:
                 self.result.signal = [signal.SIGINT, *self._signals][-1]
             self._write_result()
@@ -96,8 +100,8 @@ class Trainer:
         self.result.log_lost = self.log.lost
         return self.result
 
-    def _restore(self) -> str | None:
-        """Restore state and result, or begin new ones. Return the reason to stop, if any."""
+    def _restore(self) -> None:
+        """Restore state and result, or begin new ones. The training may have ended already."""
         config = self.config
         metric = config.best_checkpoint_metric
         path = self._folder.restore_path()
@@ -114,27 +118,21 @@ class Trainer:
         self.result.parameters = sum(p.numel() for p in self.learner.model.parameters())
         self._started = time.monotonic() - state.seconds
         self._causes = StopCauses(0, config.share_of_time(state.seconds))
-        reason = self._reason_of_limits(state.epoch)
-        reason = reason or validation.reason_of_patience(config, state, self.result)
-        if state.epoch > 1 and state.batch_offset == 0:
-            reason = reason or self._reason_of_rate()
-        return reason
+        self.result.ended = self._reason_of_scores() or self._reason_of_limits(state.epoch)
 
-    def _train(self, reason: str | None) -> str:
-        """Train until there is a reason to stop, and return it. Note an error in the result."""
+    def _train(self) -> None:
+        """Train until there is a reason to stop. Note the reason, or an error, in the result."""
+        # Validate and save if a signal left that out after the last update.
+        makes_up = self.state.interrupted and self.state.batch_offset < self.state.num_batches
+        self.state.interrupted = False
+        self.result.ended = None
         self._write_result()
         try:
             with noting_signals() as self._signals:
-                # Validate and save if a signal left that out after the last update.
-                if self.state.interrupted:
-                    self.state.interrupted = False
-                    if self.state.batch_offset < self.state.num_batches:
-                        reason = self._validate_and_save(reason)
-                    else:
-                        reason = None  # the end of the epoch is still to be done
-                while reason is None:
-                    reason = self._train_epoch()
-                return reason
+                if makes_up:
+                    self._validate_and_save()
+                while self.result.ended is None:
+                    self._train_epoch()
         except BaseException as error:
             self.result.ended = str(error) or type(error).__name__
             self.result.diverged = isinstance(error, TrainingError)
@@ -152,8 +150,8 @@ class Trainer:
                 raise DataError(f"{error}; {command} goes on from {where}") from error
             raise
 
-    def _train_epoch(self) -> str | None:
-        """Train to the end of the epoch, or until there is a reason to stop, and return that."""
+    def _train_epoch(self) -> None:
+        """Train to the end of the epoch, or until there is a reason to stop."""
         # Plan the epoch, and this process's share of its batches.
         state = self.state
         config = self.config
@@ -172,12 +170,12 @@ class Trainer:
             rank=process.rank,
             world_size=process.world_size,
         )
-        self._per_update = update_freq * process.world_size
-        self._num_updates = self._position() + len(updates)
+        # Count the updates of the batches that are done, rounded up.
+        num_done = -(-state.batch_offset // (update_freq * process.world_size))
+        self.log.begin_epoch(state.epoch, num_done, num_done + len(updates))
         indices = [index for index in itertools.chain.from_iterable(updates) if index is not None]
         on_gpu = process.device.type == "cuda"
         batches = load_ahead(source.load, indices, config.num_workers, on_gpu)
-        self.log.begin_epoch(state.epoch, self._position(), self._num_updates)
         self._lap = time.monotonic()
         for update in updates:
             batches_and_weights: list[tuple[Batch, int]] = []
@@ -187,11 +185,11 @@ class Trainer:
                 else:
                     batches_and_weights.append((next(batches), 1))
             if self._update(batches_and_weights):
-                reason = self._between_updates()
-                if reason is not None:
+                self._between_updates()
+                if self.result.ended is not None:
                     batches.close()
-                    return reason
-        return self._end_epoch()
+                    return
+        self._end_epoch()
 
     def _update(self, batches: list[tuple[Batch, int]]) -> bool:
         """Make an update. Return False if float16 gradients overflowed and it was skipped."""
@@ -200,14 +198,17 @@ class Trainer:
         # Seed each update, so that a resumed training draws the same numbers.
         seeds = np.random.SeedSequence((self.config.seed, number, self._process.rank))
         seed = int(seeds.generate_state(1, np.uint64)[0])
-        update = Update(number, state.epoch, self._learning_rate(number), seed)
+        plan = UpdatePlan(number, state.epoch, self._learning_rate(number), seed)
         # Add up the causes to stop in the update, so that all processes stop at the same one.
         causes = StopCauses(len(self._signals), self.config.share_of_time(self._wall()))
-        update.run(self.learner, batches, causes, self.log.wants_telemetry(number))
+        wants_telemetry = self.log.wants_telemetry(number)
+        update = make_update(self.learner, plan, batches, causes, wants_telemetry)
         # While a GPU works on this update, read the numbers of the last update.
-        self._read_launched()
+        self._read_pending()
         # Count the batches even of a skipped update.
-        state.batch_offset = min(state.batch_offset + self._per_update, state.num_batches)
+        done = state.batch_offset + len(batches) * self._process.world_size
+        state.batch_offset = min(done, state.num_batches)
+        self.log.advance()
         if update.skipped:
             self.log.say(
                 f"gradient overflow, update left out; the loss scale is now {update.loss_scale:g}"
@@ -215,26 +216,27 @@ class Trainer:
             return False
         state.num_updates = number
         self.learner.average.update(number)
-        self._launched = update
-        # Read at once if no GPU is kept waiting, or a line is due.
-        if not self._reads_late or number % self.config.log_interval == 0:
-            self._read_launched()
+        self._pending = update
+        # Read at once if a line is due, or if no GPU is left idle meanwhile.
+        if self._process.device.type == "cpu" or number % self.config.log_interval == 0:
+            self._read_pending()
         return True
 
-    def _read_launched(self) -> None:
+    def _read_pending(self) -> None:
         """Read and log the numbers of the last update, unless that is done."""
-        update = self._launched
-        self._launched = None
+        update = self._pending
+        self._pending = None
         if update is None:
             return
+        plan = update.plan
         try:
-            meters, self._causes = update.read(self.learner)
+            meters, self._causes = read_update(self.learner, update)
         except TrainingError as error:
             if is_sharded(self.learner.objective):  # one process alone cannot repeat the update
                 raise
             # The weights are unchanged: repeat the update to name the first value that is not
             # finite.
-            torch.manual_seed(update.seed)
+            torch.manual_seed(plan.seed)
             here = describe_first_not_finite(self.learner, update.batches)
             first = next(filter(None, self._process.gather(here)), None)
             raise TrainingError(f"{error}; {first or 'made again, all of it is finite'}") from error
@@ -245,37 +247,33 @@ class Trainer:
         self._lap = end
         state.inner.add(meters)
         state.epoch_meters.add(meters)
-        self.result.epoch = update.epoch
-        self.log.advance()
+        self.result.epoch = plan.epoch
         if update.telemetry:
-            self.log.telemetry(update.epoch, update.num_updates, update.telemetry)
-        if update.num_updates % self.config.log_interval == 0:
-            stats = state.inner.stats(
-                update.num_updates, update.lr, update.loss_scale, self._wall()
-            )
+            self.log.telemetry(plan.epoch, plan.num_updates, update.telemetry)
+        if plan.num_updates % self.config.log_interval == 0:
+            stats = state.inner.stats(plan.num_updates, plan.lr, update.loss_scale, self._wall())
             state.inner = Meters()
-            self.log.updates(update.epoch, self._position(), self._num_updates, stats)
-            self.result.train.append(entry(update.epoch, stats))
+            self.log.updates(plan.epoch, stats)
+            self.result.train.append(entry(plan.epoch, stats))
 
-    def _between_updates(self) -> str | None:
-        """Validate and save if that is due inside of an epoch. Return the reason to stop."""
+    def _between_updates(self) -> None:
+        """Stop if there was a signal, else validate and save if that is due inside of an epoch."""
         num_signals: float = len(self._signals)
         if self._process.world_size > 1:
             num_signals = self._causes.num_signals
         if num_signals > 0:
-            self._read_launched()
+            self._read_pending()
             self.state.interrupted = True
             self._save()
+            self.result.ended = f"interrupted; {self.config.same_command} goes on from here"
             if self.config.no_save:
-                return "interrupted; nothing saved (--no-save)"
-            return f"interrupted; {self.config.same_command} goes on from here"
-        if self.state.batch_offset < self.state.num_batches:
-            return self._validate_and_save(self._reason_of_limits(self.state.epoch))
-        return None
+                self.result.ended = "interrupted; nothing saved (--no-save)"
+        elif self.state.batch_offset < self.state.num_batches:
+            self._validate_and_save()
 
-    def _end_epoch(self) -> str | None:
-        """Log the epoch, validate, move to the next and save. Return the reason to stop, if any."""
-        self._read_launched()
+    def _end_epoch(self) -> None:
+        """Log the epoch, validate, move to the next and save."""
+        self._read_pending()
         state = self.state
         rate = self._learning_rate(state.num_updates)
         stats = state.epoch_meters.stats(
@@ -283,39 +281,39 @@ class Trainer:
         )
         self.log.end_epoch(state.epoch, stats)
         self.result.epochs.append(entry(state.epoch, stats))
-        return self._validate_and_save(self._reason_of_limits(state.epoch + 1), end_of_epoch=True)
+        self._validate_and_save(end_of_epoch=True)
 
-    def _validate_and_save(self, reason: str | None, end_of_epoch: bool = False) -> str | None:
-        """Validate, move to the next epoch, save, each if it is due. Return the reason to stop."""
+    def _validate_and_save(self, end_of_epoch: bool = False) -> None:
+        """Validate, move to the next epoch, save, each if it is due. Note the reason to stop."""
         state = self.state
-        config = self.config
         epoch = state.epoch
-        is_due = (
-            (end_of_epoch and epoch % config.save_interval == 0)
-            or reason is not None
-            or is_multiple(state.num_updates, config.save_interval_updates)
+        # A limit that is reached makes both due.
+        self.result.ended = self._reason_of_limits(epoch + end_of_epoch)
+        save_is_due = (
+            self.result.ended is not None
+            or (end_of_epoch and epoch % self.config.save_interval == 0)
+            or is_multiple(state.num_updates, self.config.save_interval_updates)
         )
         validated = NOT_VALIDATED
-        if self._validation_is_due(end_of_epoch, is_due, reason):
+        if self._validation_is_due(end_of_epoch, save_is_due):
             validated = self._validate()
-            reason = validation.reason_of_patience(config, state, self.result) or reason
         if end_of_epoch:
             self.learner.schedule.end_epoch(state.num_updates, validated.score)
             state.begin_next_epoch()
-            reason = self._reason_of_rate() or reason
-        if is_due or validated.is_best or validated.is_kept or reason is not None:
+        self.result.ended = self._reason_of_scores() or self.result.ended
+        has_ended = self.result.ended is not None
+        if save_is_due or validated.is_best or validated.is_kept or has_ended:
             self._save(validated, finished_epoch=epoch if end_of_epoch else None)
-        if is_due or validated.score is not None:
+        if save_is_due or validated.score is not None:
             self._write_result()
-        return reason
 
-    def _validation_is_due(self, end_of_epoch: bool, save_is_due: bool, reason: str | None) -> bool:
+    def _validation_is_due(self, end_of_epoch: bool, save_is_due: bool) -> bool:
         state = self.state
         config = self.config
         is_early = state.num_updates < config.validate_after_updates
         if is_early or config.disable_validation or not self._data.valid:
             return False
-        if reason is not None:
+        if self.result.ended is not None:
             return True
         if is_multiple(state.num_updates, config.validate_interval_updates):
             return True
@@ -325,7 +323,7 @@ class Trainer:
 
     def _validate(self) -> Validated:
         # Read the pending numbers first, so that they stand before the scores.
-        self._read_launched()
+        self._read_pending()
         state = self.state
         score = validation.validate(self.learner, self._data, self.log, state, self.result)
         self._lap = time.monotonic()
@@ -342,7 +340,7 @@ class Trainer:
         keeps_last: bool = False,
     ) -> None:
         """Write a checkpoint. ``finished_epoch`` is given at the end of an epoch."""
-        self._read_launched()
+        self._read_pending()
         state = self.state
         state.seconds = self._wall()
         epoch = finished_epoch or state.epoch
@@ -397,16 +395,14 @@ class Trainer:
             return self._causes.share_of_time
         return self.config.share_of_time(self._wall())
 
-    def _reason_of_rate(self) -> str | None:
-        """Return the reason to stop if the learning rate is at ``--stop-min-lr``."""
-        rate = self._learning_rate(self.state.num_updates + 1)
-        if rate > self.config.schedule.stop_min_lr:
-            return None
-        return f"the learning rate has fallen to {rate:g} (--stop-min-lr)"
-
-    def _position(self) -> int:
-        """Return the number of updates that the batches of this epoch have made, rounded up."""
-        return -(-self.state.batch_offset // self._per_update)
+    def _reason_of_scores(self) -> str | None:
+        """Return the reason to stop if rate or patience, which depend on scores, are at an end."""
+        state = self.state
+        if state.epoch > 1 and state.batch_offset == 0:
+            rate = self._learning_rate(state.num_updates + 1)
+            if rate <= self.config.schedule.stop_min_lr:
+                return f"the learning rate has fallen to {rate:g} (--stop-min-lr)"
+        return validation.reason_of_patience(self.config, state, self.result)
 
     def _learning_rate(self, num_updates: int) -> float:
         config = self.config

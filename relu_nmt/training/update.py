@@ -12,8 +12,8 @@ from relu_nmt.errors import TrainingError, some_of
 from relu_nmt.modules.objective import LossOutput
 from relu_nmt.training.batches import Batch, naming_batch
 from relu_nmt.training.distributed import ProcessGroup, exchanging, is_sharded
+from relu_nmt.training.learner import Learner
 from relu_nmt.training.log import Meters, add_metrics
-from relu_nmt.training.state import Learner
 
 SHOWN_IDS = 20
 FIRST = "is the first that is not finite"
@@ -64,96 +64,112 @@ class UpdateSums:
         return cls(StopCauses(signals, share), samples, tokens, sentences, metrics)
 
 
-@dataclass
-class Update:
-    """An update. After :meth:`run` its numbers may still be on the device, and not yet computed."""
+class UpdatePlan(NamedTuple):
+    """The values that an update is made with."""
 
     num_updates: int  # number of the update, from 1
     epoch: int
     lr: float
     seed: int  # of the forward pass
-    batches: Sequence[Batch] = ()  # of this process
-    metric_names: Sequence[str] = ()
-    # The gradient's norm before clipping, the packed sums over all processes, and the loss of each
-    # batch, float64 on the device.
-    vector: Tensor = field(default_factory=lambda: torch.empty(0))
-    skipped: bool = False  # gradients overflowed and the optimizer made no step
-    loss_scale: float | None = None
-    telemetry: dict[str, float] = field(default_factory=dict)
 
-    def run(
-        self,
-        learner: Learner,
-        batches: Sequence[tuple[Batch, int]],
-        causes: StopCauses = NO_CAUSES,
-        wants_telemetry: bool = False,
-    ) -> None:
-        """Make an update of the objective, which is in training mode.
 
-        The weight of a batch is 1, or 0 if it only keeps this process in step with other ones.
-        ``wants_telemetry``: compute the telemetry of the first batch.
-        """
-        torch.manual_seed(self.seed)
-        learner.optimizer.zero_grad(set_to_none=True)
-        sums = UpdateSums(causes)
-        losses: list[Tensor] = []
-        for number, (batch, weight) in enumerate(batches, 1):
-            telemetry = wants_telemetry and number == 1
-            # Processes exchange gradients once, with the last batch.
-            exchange = exchanging(learner.wrapped, exchange=number == len(batches))
-            with exchange, naming_batch(batch, f"update {self.num_updates}"):
-                with learner.autocast():
-                    on_device = batch.to(learner.process.device)
-                    output: LossOutput = learner.wrapped(on_device, telemetry=telemetry)
-                # Scale for float16, and by the weight, 0 for a batch without effect.
-                learner.scaler.scale(output.loss * weight).backward()
-            sums.add(batch, weight, output)
-            losses.append(output.loss.detach())
-            self.telemetry = self.telemetry or output.telemetry
-        # Add up the processes, and make the step.
-        learner.process.average(learner.statistics)
-        sums_of_all = learner.process.sum(sums.pack(learner.process.device))
-        gradient_norm = learner.normalize_gradients(sample_size=sums_of_all[0])
-        for group in learner.optimizer.param_groups:
-            group["lr"] = self.lr * group["lr_scale"]
-        norm_and_sums = torch.cat([gradient_norm.double().view(1), sums_of_all])
+@dataclass(frozen=True)
+class PendingUpdate:
+    """An update that was made. Its numbers may still be on the device, and not yet computed."""
+
+    plan: UpdatePlan
+    batches: Sequence[Batch]  # of this process
+    losses: Sequence[Tensor]  # of these batches, scalars
+    gradient_norm: Tensor  # before clipping, a scalar
+    sums: Tensor  # over all processes, as :meth:`UpdateSums.pack` returns them
+    metric_names: Sequence[str]
+    skipped: bool  # gradients overflowed and the optimizer made no step
+    loss_scale: float | None
+    telemetry: Mapping[str, float]
+
+
+def make_update(
+    learner: Learner,
+    plan: UpdatePlan,
+    batches: Sequence[tuple[Batch, int]],
+    causes: StopCauses = NO_CAUSES,
+    wants_telemetry: bool = False,
+) -> PendingUpdate:
+    """Make an update of the objective, which is in training mode.
+
+    The weight of a batch is 1, or 0 if it only keeps this process in step with other ones.
+    ``wants_telemetry``: compute the telemetry of the first batch.
+    """
+    torch.manual_seed(plan.seed)
+    learner.optimizer.zero_grad(set_to_none=True)
+    sums = UpdateSums(causes)
+    losses: list[Tensor] = []
+    telemetry: Mapping[str, float] = {}
+    for number, (batch, weight) in enumerate(batches, 1):
+        # Processes exchange gradients once, with the last batch.
+        exchange = exchanging(learner.wrapped, exchange=number == len(batches))
+        with exchange, naming_batch(batch, f"update {plan.num_updates}"):
+            with learner.autocast():
+                on_device = batch.to(learner.process.device)
+                is_shown = wants_telemetry and number == 1
+                output: LossOutput = learner.wrapped(on_device, telemetry=is_shown)
+            # Scale for float16, and by the weight, 0 for a batch without effect.
+            learner.scaler.scale(output.loss * weight).backward()
+        sums.add(batch, weight, output)
+        losses.append(output.loss.detach())
+        telemetry = telemetry or output.telemetry
+    # Add up the processes, and make the step.
+    learner.process.average(learner.statistics)
+    sums_of_all = learner.process.sum(sums.pack(learner.process.device))
+    gradient_norm = learner.normalize_gradients(sample_size=sums_of_all[0])
+    for group in learner.optimizer.param_groups:
+        group["lr"] = plan.lr * group["lr_scale"]
+    finite = None
+    if not is_sharded(learner.objective):
         # Keep the result of the test on the device, so that the CPU need not wait.
-        finite = None if is_sharded(learner.objective) else norm_and_sums.isfinite().all()
-        self.skipped = not learner.step(finite)
-        # Keep the numbers unread, so that the next update can start at once.
-        self.vector = torch.cat([norm_and_sums, torch.stack(losses).double()])
-        self.metric_names = list(sums.metrics)
-        self.batches = [batch for batch, _ in batches]
-        self.loss_scale = learner.loss_scale
-
-    def read(self, learner: Learner) -> tuple[Meters, StopCauses]:
-        """Wait for the sums over all processes. Return them as meters and causes to stop."""
-        norm, *values = self.vector.tolist()
-        sums = UpdateSums.unpack(values, self.metric_names)
-        bad = [name for name, (total, _) in sums.metrics.items() if not math.isfinite(total)]
-        if not self.skipped and (bad or not math.isfinite(norm)):
-            cause = "the gradient is"
-            if bad:
-                cause = f"{' and '.join(bad)} became"
-            losses = values[-len(self.batches) :]
-            samples = _suspects(learner.process, self.batches, losses)
-            raise TrainingError(
-                f"update {self.num_updates} (epoch {self.epoch}): {cause} not finite "
-                f"(gradient norm {norm:g}); samples {samples}. Lower --lr, lengthen "
-                "--warmup-updates or set --clip-norm; earlier checkpoints are unharmed"
-            )
-        clips = int(0 < learner.config.clip_norm < norm)
-        meters = Meters(sums.metrics, sums.tokens, sums.sentences, 1, norm, clips)
-        share = sums.causes.share_of_time / learner.process.world_size
-        return meters, sums.causes._replace(share_of_time=share)
+        finite = gradient_norm.isfinite() & sums_of_all.isfinite().all()
+    skipped = not learner.step(finite)
+    # Leave the numbers unread, so that the next update can start at once.
+    return PendingUpdate(
+        plan,
+        [batch for batch, _ in batches],
+        losses,
+        gradient_norm,
+        sums_of_all,
+        list(sums.metrics),
+        skipped=skipped,
+        loss_scale=learner.loss_scale,
+        telemetry=telemetry,
+    )
 
 
-def _suspects(process: ProcessGroup, batches: Sequence[Batch], losses: list[float]) -> str:
+def read_update(learner: Learner, update: PendingUpdate) -> tuple[Meters, StopCauses]:
+    """Wait for the sums over all processes. Return them as meters and causes to stop."""
+    plan = update.plan
+    sums = UpdateSums.unpack(update.sums.tolist(), update.metric_names)
+    norm = float(update.gradient_norm)
+    bad = [name for name, (total, _) in sums.metrics.items() if not math.isfinite(total)]
+    if not update.skipped and (bad or not math.isfinite(norm)):
+        cause = "the gradient is"
+        if bad:
+            cause = f"{' and '.join(bad)} became"
+        raise TrainingError(
+            f"update {plan.num_updates} (epoch {plan.epoch}): {cause} not finite (gradient norm "
+            f"{norm:g}); samples {_suspects(learner.process, update)}. Lower --lr, lengthen "
+            "--warmup-updates or set --clip-norm; earlier checkpoints are unharmed"
+        )
+    clips = int(0 < learner.config.clip_norm < norm)
+    meters = Meters(sums.metrics, sums.tokens, sums.sentences, 1, norm, clips)
+    share = sums.causes.share_of_time / learner.process.world_size
+    return meters, sums.causes._replace(share_of_time=share)
+
+
+def _suspects(process: ProcessGroup, update: PendingUpdate) -> str:
     """Return the samples of batches whose losses are not finite, or of all if all are finite."""
-    ids_by_batch = [batch.ids.tolist() for batch in batches]
+    ids_by_batch = [batch.ids.tolist() for batch in update.batches]
     bad = []
-    for ids_of_batch, loss in zip(ids_by_batch, losses, strict=True):
-        if not math.isfinite(loss):
+    for ids_of_batch, loss in zip(ids_by_batch, update.losses, strict=True):
+        if not loss.isfinite():
             bad.append(ids_of_batch)
     # All processes have the same sums, so all of them call this.
     suspects = process.gather(bad)

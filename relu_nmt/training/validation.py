@@ -12,9 +12,10 @@ from relu_nmt.io.progress import progress_bar
 from relu_nmt.training.batches import BatchSource, Scorer, TrainingData, load_ahead, naming_batch
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.distributed import is_sharded, whole_weights
+from relu_nmt.training.learner import Learner
 from relu_nmt.training.log import TrainingLog, add_metrics, metric_averages
 from relu_nmt.training.save_dir import CurveEntry, TrainingResult, entry
-from relu_nmt.training.state import Learner, TrainingState
+from relu_nmt.training.state import TrainingState
 from relu_nmt.training.update import all_metrics
 
 PRINTED_AS_ZERO = 0.005  # scores below it are printed as 0.00
@@ -95,29 +96,27 @@ def measure(
     ``say`` prints the progress of a slow validation. By default nothing is printed.
     """
     count = source.begin_epoch(1)
-    rank = learner.process.rank
     world_size = learner.process.world_size
     sharded = is_sharded(learner.objective)
-    indices = list(range(rank, count, world_size))
-    num_counted = len(indices)
-    if sharded and num_counted < -(-count // world_size):
-        indices.append(0)  # other processes need this one's weights. The batch does not count
+    indices = range(learner.process.rank, count, world_size)
     sums: dict[str, tuple[Tensor, float]] = {}
     with learner.evaluating(), learner.average.applied(), torch.no_grad():
         pinned = learner.process.device.type == "cuda"
         batches = load_ahead(source.load, indices, learner.config.num_workers, pinned)
         slow = progress_bar("validation", len(indices), "batches", only_if_slow=True, say=say)
         with slow as advance:
-            for number, batch in enumerate(batches):
+            for batch in batches:
                 advance(1)
                 if batch.num_sentences == 0 and not sharded:
                     continue
                 with naming_batch(batch, "validation"):
                     output = learner.loss(batch)
-                if number < num_counted:
-                    # The totals stay on the device, so that a GPU need not wait for each batch.
-                    metrics = all_metrics(output)
-                    add_metrics(sums, {name: (t.double(), n) for name, (t, n) in metrics.items()})
+                # The totals stay on the device, so that a GPU need not wait for each batch.
+                metrics = all_metrics(output)
+                add_metrics(sums, {name: (t.double(), n) for name, (t, n) in metrics.items()})
+        if sharded and len(indices) < -(-count // world_size):
+            # Compute any batch, since other processes need this one's weights for theirs.
+            learner.loss(source.load(0))
         # Add up the processes, and score translations.
         of_all: dict[str, tuple[float, float]] = {}
         metrics_here = {name: (float(total), n) for name, (total, n) in sums.items()}

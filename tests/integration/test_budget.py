@@ -9,6 +9,7 @@ import pytest
 from relu_nmt.cli import train as train_command
 from relu_nmt.jobs import budget
 from relu_nmt.training.checkpoint import read_metadata
+from relu_nmt.training.update import make_update
 from tests.commands import assert_refused, run_here
 from tests.outputs import json_lines, names_in, starting, values
 from tests.tiny import (
@@ -175,14 +176,13 @@ def test_the_same_command_goes_on_and_a_larger_budget_too(data, tmp_path):
 def test_a_trial_takes_a_small_share_of_the_time(data, tmp_path, monkeypatch):
     trials = []
 
-    class Slow(budget.Update):
-        def run(self, learner, batches):
-            trials.append(self.num_updates)
-            time.sleep(0.1)
-            super().run(learner, batches)
+    def slow_update(learner, plan, batches):
+        trials.append(plan.num_updates)
+        time.sleep(0.1)
+        return make_update(learner, plan, batches)
 
     monkeypatch.setattr(budget, "TIMED_UPDATES", 8)
-    monkeypatch.setattr(budget, "Update", Slow)
+    monkeypatch.setattr(budget, "make_update", slow_update)
     monkeypatch.setattr(budget, "has_fast_bfloat16", lambda: False)
     train(data, tmp_path, SMALL, "--budget", "2s")
     assert trials == [1, 2]

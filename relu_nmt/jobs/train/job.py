@@ -30,10 +30,10 @@ from relu_nmt.training.checkpoint import (
 )
 from relu_nmt.training.config import FULLY_SHARDED
 from relu_nmt.training.distributed import ProcessGroup
+from relu_nmt.training.learner import Learner
 from relu_nmt.training.precision import stated_dtype
 from relu_nmt.training.preflight import fitting_tokens
 from relu_nmt.training.save_dir import TrainingResult
-from relu_nmt.training.state import Learner
 from relu_nmt.translation import calibration
 from relu_nmt.translation.agreement import LIKE, WITH_SEPARATOR, compare_with_data
 from relu_nmt.translation.base import Ensemble, StepDecoder, TranslationModel

@@ -19,8 +19,8 @@ from relu_nmt.errors import ConfigError, OutOfMemoryError
 from relu_nmt.training import preflight as memory
 from relu_nmt.training.batches import batches_of_process, load_ahead
 from relu_nmt.training.distributed import ProcessGroup
+from relu_nmt.training.learner import Learner
 from relu_nmt.training.preflight import fitting_tokens, largest_that_fits, leaving_no_trace
-from relu_nmt.training.state import Learner
 from tests.ranks import run_ranks
 from tests.tiny import gradients
 from tests.unit.training.toy import Toy, ToyModel, ToyObjective, ToySource

@@ -66,9 +66,9 @@ STATS = {"loss": 3.14159, "ppl": 8.8249, "num_updates": 100, "lr": 1.25e-05}
 def lines_of(log_format, **settings):
     with contextlib.redirect_stdout(io.StringIO()) as stream:
         log = TrainingLog(TrainerConfig(log_format=log_format, **settings))
-        log.begin_epoch(1, 0, 1102)
+        log.begin_epoch(1, 99, 1102)
         log.advance()
-        log.updates(1, 100, 1102, STATS)
+        log.updates(1, STATS)
         log.end_epoch(1, STATS)
         log.validation(1, "valid", STATS)
         log.say("a remark")
@@ -123,7 +123,7 @@ def test_tqdm_shows_numbers_in_the_bar(capsys):
     assert "a remark" in remark
     bar = capsys.readouterr().err
     assert "epoch 001" in bar
-    assert "1/1102" in bar
+    assert "100/1102" in bar
 
 
 def test_the_log_file_gets_what_the_screen_gets(tmp_path):
@@ -139,7 +139,7 @@ def test_the_log_file_gets_what_the_screen_gets(tmp_path):
 def test_a_quiet_process_prints_nothing(tmp_path, capsys):
     log = TrainingLog(TrainerConfig(log_format="tqdm", log_file=str(tmp_path / "x")), quiet=True)
     log.begin_epoch(1, 0, 10)
-    log.updates(1, 1, 10, STATS)
+    log.updates(1, STATS)
     log.validation(1, "valid", STATS)
     log.say("x")
     assert capsys.readouterr() == ("", "")
@@ -174,10 +174,12 @@ def written_log(folder, form):
     path = folder / "train.log"
     log = TrainingLog(TrainerConfig(log_format=form, log_file=str(path)), shown=False)
     log.say("epoch 001 is here")
-    log.updates(1, 50, 100, stats(50, 6.0))
+    log.begin_epoch(1, 50, 100)
+    log.updates(1, stats(50, 6.0))
     log.telemetry(1, 50, TELEMETRY)
-    log.updates(1, 100, 100, stats(100, 99.0))
-    log.updates(1, 100, 100, stats(100, 5.0))
+    log.begin_epoch(1, 100, 100)
+    log.updates(1, stats(100, 99.0))
+    log.updates(1, stats(100, 5.0))
     log.validation(1, "valid", {**stats(100, 5.5), "bleu": 12.5})
     log.end_epoch(1, stats(100, 5.2))
     log.close()
@@ -296,11 +298,11 @@ def test_a_full_disk_under_tensorboard_is_one_note_without_a_trace(tmp_path, cap
         raise OSError(errno.ENOSPC, "No space left on device")
 
     log = TrainingLog(TrainerConfig(tensorboard_logdir=str(tmp_path), log_format="none"))
-    log.updates(1, 1, 9, {"num_updates": 1, "loss": 2.5})
+    log.updates(1, {"num_updates": 1, "loss": 2.5})
     monkeypatch.setattr(writer, "write", full)
     monkeypatch.setattr(writer, "flush", full)
     for number in (2, 3):
-        log.updates(1, number, 9, {"num_updates": number, "loss": 2.5})
+        log.updates(1, {"num_updates": number, "loss": 2.5})
     log.close()
     note = "NOTE: TensorBoard's files cannot be written (No space left on device); "
     assert capsys.readouterr().err == f"{note}training goes on without\n"

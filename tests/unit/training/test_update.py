@@ -8,8 +8,8 @@ from relu_nmt.errors import ConfigError, TrainingError
 from relu_nmt.modules.objective import LossOutput
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.distributed import ProcessGroup
-from relu_nmt.training.state import Learner
-from relu_nmt.training.update import Update
+from relu_nmt.training.learner import Learner
+from relu_nmt.training.update import UpdatePlan, make_update, read_update
 from tests.unit.training.toy import Toy, ToyBatch
 
 CPU = torch.device("cpu")
@@ -40,6 +40,10 @@ def learner_of(objective, scale=None, min_scale=1e-4):
     return learner
 
 
+def plan(number):
+    return UpdatePlan(number, 1, lr=0.1, seed=1)
+
+
 def batch():
     return ToyBatch(torch.arange(2), torch.zeros(2, 4), torch.zeros(2, 1))
 
@@ -50,8 +54,7 @@ def test_an_overflow_leaves_the_update_out_and_lowers_the_scale():
     skipped = []
     for number in range(1, 7):
         before = objective.model.weight.detach().clone()
-        update = Update(number, 1, 0.1, seed=1)
-        update.run(learner, [(batch(), 1)])
+        update = make_update(learner, plan(number), [(batch(), 1)])
         skipped.append(update.skipped)
         assert torch.equal(before, objective.model.weight) == update.skipped
     # 256 and 128 overflow. Two good updates at 64 double it, and 128 overflows again.
@@ -63,9 +66,8 @@ def test_the_scale_does_not_change_the_gradient():
     norms = []
     for scale in (None, 64.0):
         learner = learner_of(Overflowing(limit=1e9), scale)
-        update = Update(1, 1, 0.1, seed=1)
-        update.run(learner, [(batch(), 1), (batch(), 1)])
-        norms.append(update.read(learner)[0].gradient_norms)
+        update = make_update(learner, plan(1), [(batch(), 1), (batch(), 1)])
+        norms.append(read_update(learner, update)[0].gradient_norms)
     assert norms == pytest.approx([3**0.5, 3**0.5])
 
 
@@ -73,7 +75,7 @@ def test_without_any_scale_that_works_training_stops():
     learner = learner_of(Overflowing(limit=-1.0), 4.0, min_scale=1.0)
     with pytest.raises(TrainingError, match="--min-loss-scale 1: the loss or the gradient"):
         for number in range(1, 9):
-            Update(number, 1, 0.1, seed=1).run(learner, [(batch(), 1)])
+            make_update(learner, plan(number), [(batch(), 1)])
 
 
 def test_the_scale_is_restored():

@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 
 from relu_nmt.config import from_dict, to_dict
 from relu_nmt.training.checkpoint import load_checkpoint, read_metadata
-from relu_nmt.training.state import optimizer_tensors
+from relu_nmt.training.optimizers import optimizer_tensors
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.vision.config import VisionTransformerConfig
