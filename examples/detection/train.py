@@ -140,7 +140,8 @@ def run(settings: DetectionSettings) -> TrainingResult:
             f"kinds, and {len(data.numbers) - len(batches.numbers):,} without any, left out"
         )
         model = training.new_model(
-            lambda: build_detector(settings.detector, settings.model, len(data.names))
+            lambda: build_detector(settings.detector, settings.model, len(data.names)),
+            settings.trainer,
         )
         training.say(f"Mask R-CNN on {options.arch}, attention {settings.model.attention}")
         training.say_size(model)
@@ -158,9 +159,15 @@ def run(settings: DetectionSettings) -> TrainingResult:
             "names": data.names,
             "detector": to_dict(settings.detector),
         }
-        training.complete(settings, config, f"images per device = {options.batch_size}")
-        training_data = TrainingData(batches, valid={})
-        return training.trainer(DetectionObjective(model), training_data, config, task).train()
+        trainer = training.trainer(
+            DetectionObjective(model),
+            TrainingData(batches, valid={}),
+            settings,
+            f"images per device = {options.batch_size}",
+            task,
+            config,
+        )
+        return trainer.train()
 
 
 def start_backbone(model: nn.Module, path: str) -> None:

@@ -172,7 +172,8 @@ def run(settings: DinoSettings) -> TrainingResult:
         views = Views(settings.views, settings.model.image_size[0], preprocessing)
         batches = ViewBatches(images, views, options.batch_size, settings.trainer.seed)
         model = training.new_model(
-            lambda: StudentAndTeacher(settings.model, len(images.classes), settings.distillation)
+            lambda: StudentAndTeacher(settings.model, len(images.classes), settings.distillation),
+            settings.trainer,
         )
         training.say(f"student and teacher: {options.arch}, attention {settings.model.attention}")
         training.say_size(model)
@@ -188,8 +189,9 @@ def run(settings: DinoSettings) -> TrainingResult:
             "classes": list(images.classes),
             "preprocessing": to_dict(preprocessing),
         }
-        training.complete(settings, config, f"images per device = {options.batch_size}")
-        trainer = training.trainer(objective, TrainingData(batches, valid={}), config, task)
+        data = TrainingData(batches, valid={})
+        batch_size = f"images per device = {options.batch_size}"
+        trainer = training.trainer(objective, data, settings, batch_size, task, config)
         objective.follow(trainer)
         return trainer.train()
 

@@ -174,7 +174,8 @@ def run(settings: LraSettings) -> TrainingResult:
         for split, of_split in samples.items():
             training.say(f"{options.name}: {split}: {len(of_split):,} samples")
         model = training.new_model(
-            lambda: SequenceClassifier(settings.model, TASKS[options.name], options.width)
+            lambda: SequenceClassifier(settings.model, TASKS[options.name], options.width),
+            settings.trainer,
         )
         training.say(f"attention {settings.model.attention}, {options.width} tokens")
         training.say_size(model)
@@ -183,10 +184,9 @@ def run(settings: LraSettings) -> TrainingResult:
             seed = settings.trainer.seed if split == "train" else None
             batches[split] = SequenceBatches(of_split, options.width, options.batch_size, seed)
         batch_size = f"samples per device = {options.batch_size}"
-        training.complete(settings, settings.trainer, batch_size)
         objective = SequenceObjective(model, 0.0, settings.regularizer)
         data = TrainingData(batches.pop("train"), batches)
-        return training.trainer(objective, data, settings.trainer, described).train()
+        return training.trainer(objective, data, settings, batch_size, described).train()
 
 
 main = Command("lra", __doc__, LraSettings, run)

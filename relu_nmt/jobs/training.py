@@ -46,7 +46,7 @@ def require_training_memory(model: nn.Module, config: TrainerConfig, world_size:
 class TrainingRun:
     """A running training: its process, its log, and the checkpoint that it begins with."""
 
-    settings: Any  # with the groups ``model`` and ``trainer``
+    settings: Any  # of the training or of its latest trial, for advice in errors of memory
     process: ProcessGroup
     log: TrainingLog
     checkpoint: Path | None  # of this training, or only a source of initial weights
@@ -62,14 +62,14 @@ class TrainingRun:
         """Advice on flags for a training that takes nothing from an earlier checkpoint."""
         return self.settings.trainer.fresh_start(self.goes_on)
 
-    def new_model(self, build: Callable[[], ModelT]) -> ModelT:
+    def new_model(self, build: Callable[[], ModelT], config: TrainerConfig) -> ModelT:
         """Return a model from ``build``, seeded, with its back end, and parts of it frozen."""
-        torch.manual_seed(self.settings.trainer.seed)
+        torch.manual_seed(config.seed)
         model = build()
-        use_backend(model, self.settings.trainer.attention_backend)
-        freeze(model, self.settings.trainer.optimizer)
+        use_backend(model, config.attention_backend)
+        freeze(model, config.optimizer)
         if self.process.device.type == "cpu":
-            require_training_memory(model, self.settings.trainer, self.process.world_size)
+            require_training_memory(model, config, self.process.world_size)
         return model
 
     def say_size(self, model: nn.Module) -> None:
@@ -78,14 +78,25 @@ class TrainingRun:
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
         self.say(f"num. shared model params: {total:,} (num. trained: {trained:,})")
 
-    def complete(self, settings: Any, config: TrainerConfig, batch_size: str) -> None:
-        """Take the complete settings, and print how the training begins.
+    def trainer(
+        self,
+        objective: nn.Module,
+        data: TrainingData,
+        settings: Any,
+        batch_size: str,
+        task: Mapping[str, Any],
+        config: TrainerConfig | None = None,
+        initial_weights: Mapping[str, Tensor] | None = None,
+    ) -> Trainer:
+        """Return a trainer, whose checkpoints store the task and the complete settings.
 
-        These are the settings that changed since the checkpoint, the devices, and the size of
-        batches in words. ``config`` is ``settings.trainer``, completed by numbers of the data. A
-        model or an optimizer that cannot go on from the checkpoint is a CheckpointError.
+        Print how the training begins: the settings that changed since the checkpoint, the devices,
+        and the size of batches in words. ``config`` is ``settings.trainer``, completed by numbers
+        of the data. A model or an optimizer that cannot go on from the checkpoint is a
+        CheckpointError.
         """
         self.settings = settings
+        config = config or settings.trainer
         path = self.checkpoint
         if path is not None:
             note = compare_with(path, settings, config, self.goes_on, self.fresh_start)
@@ -93,20 +104,10 @@ class TrainingRun:
                 self.say(note)
         devices = f"{self.process.world_size} device(s) ({self.process.device.type})"
         self.say(f"training on {devices}; {batch_size}")
-
-    def trainer(
-        self,
-        objective: nn.Module,
-        data: TrainingData,
-        config: TrainerConfig,
-        task: Mapping[str, Any],
-        initial_weights: Mapping[str, Tensor] | None = None,
-    ) -> Trainer:
-        """Return a trainer, whose checkpoints store the settings and the task."""
         description = {
-            "model_config": to_dict(self.settings.model),
+            "model_config": to_dict(settings.model),
             "task": task,
-            "args": to_dict(self.settings, stored_only=True),
+            "args": to_dict(settings, stored_only=True),
         }
         return Trainer(
             objective, data, config, description, self.process, self.log, initial_weights

@@ -82,13 +82,19 @@ KEPT = frozenset(SHAPES[0].settings) | {
 """The choices that a training keeps when its budget grows."""
 
 
+@dataclass(frozen=True)
+class Choices:
+    """Chosen settings by name, and the pace of a training with them."""
+
+    values: dict[str, Any]
+    pace: Pace
+
+
 class Chooser:
     """Chooses shape, batch, dtype and rates of a new training, by the pace of trial updates.
 
     ``trial`` measures the pace of a training with such settings.
     """
-
-    _pace: Pace  # with the choices so far, once a model is chosen
 
     def __init__(
         self,
@@ -105,89 +111,82 @@ class Chooser:
         self._budget = Budget.parse(settings.trainer.budget)
         # Leave a model that a flag or a checkpoint describes as it is.
         self._is_free = settings.arch in FAMILIES and training.checkpoint is None
-        # Begin with the smallest batch, which gives the most updates. It must hold a group of
-        # sentences.
-        longest = settings.documents.longest_in_training
-        tokens = max(SMALLEST_BATCH[training.process.device.type], longest)
-        self._chosen: dict[str, Any] = {"max_tokens": tokens, "clip_norm": CLIP_NORM}
 
     def choose(self) -> tuple[dict[str, Any], Pace]:
         """Return the choices, and the pace with them. Print the choices with reasons."""
-        self._choose_model()
-        dtype, self._pace = faster_dtype(
-            self._filled(), self._training.process, self._trial, self._pace
+        choices = self._model()
+        dtype, pace = faster_dtype(
+            filled(self._settings, choices.values),
+            self._training.process,
+            self._trial,
+            choices.pace,
         )
-        self._chosen |= dtype
-        self._enlarge_batch()
-        self._choose_rates()
-        return self._chosen, self._pace
+        choices = self._with_larger_batches(Choices(choices.values | dtype, pace))
+        return choices.values | self._rates(choices), choices.pace
 
     def _say(self, text: str) -> None:
         self._training.say(f"budget {self._settings.trainer.budget}: {text}")
 
-    def _filled(self) -> Settings:
-        """Return the settings with the choices so far."""
-        return filled(self._settings, self._chosen)
+    def _measured(self, values: dict[str, Any]) -> Choices:
+        """Return choices, with the pace of a training with them."""
+        return Choices(values, self._trial(filled(self._settings, values)))
 
-    def _choose(self, **choices: Any) -> None:
-        """Add choices, and measure the pace with all choices so far."""
-        self._chosen |= choices
-        self._pace = self._trial(self._filled())
+    def _updates(self, choices: Choices) -> int:
+        return planned_updates(self._budget, choices.pace)
 
-    @property
-    def _updates(self) -> int:
-        return planned_updates(self._budget, self._pace)
-
-    def _choose_model(self) -> None:
-        """Take the trained model or the one of the flags, or else choose a shape."""
-        if self._training.checkpoint is not None:
-            stored = flat(read_metadata(self._training.checkpoint).get("model_config") or {})
-            self._say(f"the model of {self._training.checkpoint}")
-            self._choose(**stored)
-            return
+    def _model(self) -> Choices:
+        """Return the trained model or the one of the flags, or else the best shape."""
+        # Begin with the smallest batch, which gives the most updates. It must hold a group of
+        # sentences.
+        longest = self._settings.documents.longest_in_training
+        tokens = max(SMALLEST_BATCH[self._training.process.device.type], longest)
+        values: dict[str, Any] = {"max_tokens": tokens, "clip_norm": CLIP_NORM}
+        checkpoint = self._training.checkpoint
+        if checkpoint is not None:
+            self._say(f"the model of {checkpoint}")
+            return self._measured(
+                values | flat(read_metadata(checkpoint).get("model_config") or {})
+            )
         if not self._is_free:
             self._say(f"the model as --arch {self._settings.arch} states it")
-            self._choose()
-            return
+            return self._measured(values)
         tied = "share_decoder_input_output_embed"
         if self._task.joined_dictionary:
             tied = "share_all_embeddings"
-        self._chosen |= {"positions": self._positions(), tied: True}
+        values |= {"positions": self._positions(), tied: True}
         if SHAPES[1].settings.keys() & given_names(self._settings):
             self._say("the shape of the model as the flags state it")
-            self._choose()
-        else:
-            self._choose_shape()
+            return self._measured(values)
+        return self._with_shape(values)
 
-    def _choose_shape(self) -> None:
-        """Choose the largest shape for which there is enough time and text."""
+    def _with_shape(self, values: dict[str, Any]) -> Choices:
+        """Add the largest shape for which there is enough time and text."""
         # A narrower model pays only if time is the limit: it makes more updates in the same time.
         shapes = SHAPES if self._budget.seconds is not None else SHAPES[1:]
         shape = shapes[0]
-        common = dict(self._chosen)
-        self._choose(**shape.settings)
+        choices = self._measured(values | shape.settings)
         for larger in shapes[1:]:
             # Larger shapes are slower: too few updates of the present shape rule them out.
-            if self._pace.samples < larger.least_pairs or self._updates < larger.least_updates:
+            least_updates = larger.least_updates
+            if choices.pace.samples < larger.least_pairs or self._updates(choices) < least_updates:
                 break
-            chosen = common | larger.settings
             try:
-                pace = self._trial(filled(self._settings, chosen))
+                larger_choices = self._measured(values | larger.settings)
             except OutOfMemoryError:
                 break
-            if planned_updates(self._budget, pace) < larger.least_updates:
+            if self._updates(larger_choices) < least_updates:
                 break
             shape = larger
-            self._pace = pace
-            self._chosen = chosen
-        weights = f"{self._pace.weights / 1e6:.1f} million weights"
+            choices = larger_choices
+        weights = f"{choices.pace.weights / 1e6:.1f} million weights"
         if shape.is_pre_norm:
             weights += ", pre-norm"
         self._say(
             f"{shape.layers}+{shape.layers} layers of width {shape.width} ({weights}), as "
-            f"there are {self._pace.samples:,} sentence pairs and time for {self._updates:,} "
-            "updates"
+            f"there are {choices.pace.samples:,} sentence pairs and time for "
+            f"{self._updates(choices):,} updates"
         )
+        return choices
 
     def _positions(self) -> str:
         """Return the position schemes of a new model: relative ones if its attention has scores."""
@@ -201,37 +200,39 @@ class Chooser:
             return "sinusoidal+rotary+t5"
         return "sinusoidal+rotary"
 
-    def _enlarge_batch(self) -> None:
-        """Choose larger batches if there is time for enough updates of them."""
-        tokens = self._chosen["max_tokens"]
+    def _with_larger_batches(self, choices: Choices) -> Choices:
+        """Make the batches larger if there is time for enough updates of them."""
+        tokens = choices.values["max_tokens"]
         if self._budget.seconds is not None and "max_tokens" not in given_names(self._settings):
-            factor = batch_factor(tokens, self._updates)
+            factor = batch_factor(tokens, self._updates(choices))
             if factor > 1:
-                self._choose(max_tokens=factor * tokens)
-        settings = self._filled()
+                choices = self._measured(choices.values | {"max_tokens": factor * tokens})
+        settings = filled(self._settings, choices.values)
         dtype = "bfloat16" if settings.trainer.bf16 else "float32"
         if settings.trainer.fp16:
             dtype = "float16"
         tokens_text = options_of(BatchingConfig)["max_tokens"].text_of(settings.batching.max_tokens)
-        pace = self._pace
+        pace = choices.pace
         self._say(
             f"batches of {tokens_text} tokens in {dtype}: many small updates "
             f"learn faster; an epoch has {pace.updates_per_epoch:,} and takes "
             f"{in_words(pace.updates_per_epoch * pace.seconds)}"
         )
+        return choices
 
-    def _choose_rates(self) -> None:
-        """Choose the peak rate by width and norm, and its decay and the dropout by the length."""
-        model = self._filled().model
+    def _rates(self, choices: Choices) -> dict[str, Any]:
+        """Return the peak rate by width and norm, and its decay and the dropout by the length."""
+        model = filled(self._settings, choices.values).model
         is_trained = self._training.checkpoint is not None
         rate = peak_rate(model.encoder_embed_dim, model.encoder_normalize_before, is_trained)
-        self._chosen["lr"] = (rate,)
-        if self._updates < FEW_UPDATES and not is_trained:
-            self._chosen["power"] = LATE_DECAY
-        epochs = self._updates / self._pace.updates_per_epoch
+        rates: dict[str, Any] = {"lr": (rate,)}
+        updates = self._updates(choices)
+        if updates < FEW_UPDATES and not is_trained:
+            rates["power"] = LATE_DECAY
+        epochs = updates / choices.pace.updates_per_epoch
         if self._is_free:
-            self._chosen |= dropout_settings(epochs)
-        settings = self._filled()
+            rates |= dropout_settings(epochs)
+        settings = filled(self._settings, choices.values | rates)
         schedule = settings.trainer.schedule
         decay = f"then by --lr-scheduler {schedule.lr_scheduler}"
         if schedule.lr_scheduler == "polynomial_decay":
@@ -245,6 +246,7 @@ class Chooser:
             f"--dropout {settings.model.dropout:g} for {epochs:.3g} epochs; --label-smoothing "
             f"{settings.smoothing:g}; --clip-norm {settings.trainer.clip_norm:g}"
         )
+        return rates
 
 
 def batch_factor(tokens: int, updates: int) -> int:

@@ -59,9 +59,7 @@ def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
         if settings.trainer.budget is not None:
             trial = partial(pace_of, task=task, folders=folders, training=training)
             chooser = Chooser(settings, task, training, trial)
-            training.settings = settings = within_budget(
-                settings, training, trial, chooser.choose, KEPT, LEAST_WARMUP
-            )
+            settings = within_budget(settings, training, trial, chooser.choose, KEPT, LEAST_WARMUP)
         # Build the model and the loss.
         model = new_model(settings, task, training)
         if checkpoint is not None and earlier_task is not None:
@@ -83,18 +81,14 @@ def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
             first = next(iter(valid.values()))
             scorer = bleu_scorer(settings, task, model, first, corpora.longest[0], training)
         # Train.
-        training.complete(
-            settings,
-            settings.trainer,
-            f"max tokens per device = {settings.batching.max_tokens} and max sentences per "
-            f"device = {settings.batching.batch_size}",
-        )
         trainer = training.trainer(
             objective,
             TrainingData(train, valid, scorer),
-            settings.trainer,
+            settings,
+            f"max tokens per device = {settings.batching.max_tokens} and max sentences per "
+            f"device = {settings.batching.batch_size}",
             task.to_state(),
-            initial_weights(settings, task, model, train.batches, training),
+            initial_weights=initial_weights(settings, task, model, train.batches, training),
         )
         return trainer.train()
 
@@ -104,7 +98,7 @@ def pace_of(
 ) -> Pace:
     """Return the pace of a training with these settings, measured with a new model."""
     training.settings = settings
-    model = training.new_model(lambda: build_model(settings.model, task))
+    model = training.new_model(lambda: build_model(settings.model, task), settings.trainer)
     # Measure with the teachers, but without a cache, which one trial would fill for the next. A
     # teacher of attention fits one shape only, so that others could not be tried.
     teachers: list[TranslationModel] = []
@@ -160,7 +154,7 @@ def new_model(settings: Settings, task: TranslationTask, training: TrainingRun) 
             f"--share-all-embeddings: {settings.data} has two dictionaries; preprocess "
             "with --joined-dictionary, or give --share-decoder-input-output-embed in its place"
         )
-    model = training.new_model(lambda: build_model(config, task))
+    model = training.new_model(lambda: build_model(config, task), settings.trainer)
     training.say(f"model: {settings.arch}, attention {config.attention_names}")
     training.say_size(model)
     return model
@@ -205,16 +199,16 @@ def new_objective(
     alignment_lambda = 0.0
     if settings.load_alignments:
         alignment_lambda = settings.alignment_lambda
-    arguments = (
+    make: Callable[..., TranslationObjective] = TranslationObjective
+    if teachers:
+        make = partial(TaughtObjective, teachers, settings.teacher)
+    return make(
         model,
         settings.smoothing,
         settings.regularizer,
-        settings.report_accuracy,
-        alignment_lambda,
+        report_accuracy=settings.report_accuracy,
+        alignment_lambda=alignment_lambda,
     )
-    if teachers:
-        return TaughtObjective(teachers, settings.teacher, *arguments)
-    return TranslationObjective(*arguments)
 
 
 def sized_batches(
@@ -340,7 +334,7 @@ def initial_weights(
     if not slots:
         return weights
     # Calibrate a copy on the CPU, since the model itself may be sharded.
-    copy = training.new_model(lambda: build_model(settings.model, task))
+    copy = training.new_model(lambda: build_model(settings.model, task), settings.trainer)
     use_backend(copy, "auto")  # the named back end may need a GPU
     weights = calibration.fit_mechanisms(copy, weights, slots)
     load_weights(copy, weights, path, advice=same_model_advice(training.fresh_start))

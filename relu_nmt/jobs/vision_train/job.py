@@ -79,7 +79,7 @@ def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
         if settings.trainer.budget is not None:
             trial = partial(pace_of, images=images, training=training)
             choose = partial(choose_dtype, settings, training, trial)
-            training.settings = settings = within_budget(
+            settings = within_budget(
                 settings, training, trial, choose, kept_names=frozenset({"bf16"})
             )
         classes = images.train.classes
@@ -95,13 +95,14 @@ def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
             training.say,
         )
         task = loading.describe_task(classes, settings.preprocessing, settings.criterion)
-        training.complete(settings, config, f"images per device = {settings.batch_size}")
         trainer = training.trainer(
             objective,
             TrainingData(train, valid),
-            config,
+            settings,
+            f"images per device = {settings.batch_size}",
             task,
-            initial_weights(model, images.train, training),
+            config=config,
+            initial_weights=initial_weights(model, images.train, training),
         )
         return trainer.train()
 
@@ -138,7 +139,9 @@ def choose_dtype(
 def pace_of(settings: Settings, images: ImageSets, training: TrainingRun) -> Pace:
     """Return the pace of a training with these settings, measured with a new model."""
     num_classes = len(images.train.classes)
-    model = training.new_model(lambda: build_vision_model(settings.model, num_classes))
+    model = training.new_model(
+        lambda: build_vision_model(settings.model, num_classes), settings.trainer
+    )
     train, valid = images.batches(settings)
     objective = new_objective(settings, model)
     return measured_pace(objective, train, valid, settings.trainer, training.process)
@@ -222,7 +225,9 @@ def note_enlarged(settings: Settings, images: ImageSet, say: Callable[[str], Non
 
 def new_model(settings: Settings, num_classes: int, training: TrainingRun) -> VisionModel:
     """Return a new model, and print its size."""
-    model = training.new_model(lambda: build_vision_model(settings.model, num_classes))
+    model = training.new_model(
+        lambda: build_vision_model(settings.model, num_classes), settings.trainer
+    )
     training.say(
         f"model: {settings.arch}, attention {settings.model.attention}, "
         f"{model.num_tokens} tokens an image"

@@ -36,12 +36,12 @@ class ToySettings:
 
 def train_toys(settings, progress):
     with training_run(settings, progress) as training:
-        model = training.new_model(lambda: ToyModel(settings.model.p))
+        model = training.new_model(lambda: ToyModel(settings.model.p), settings.trainer)
         training.say_size(model)
-        training.complete(settings, settings.trainer, "seven small batches")
         data = TrainingData(ToySource(), {"valid": ToySource(2)})
         task = {"name": settings.data}
-        return training.trainer(ToyObjective(model), data, settings.trainer, task).train()
+        batches = "seven small batches"
+        return training.trainer(ToyObjective(model), data, settings, batches, task).train()
 
 
 def toy(folder, **values):
