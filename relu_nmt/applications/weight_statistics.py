@@ -143,10 +143,11 @@ class WeightStatistics:
         # Attention inside sentences has one sentence per row. Arrange the tokens in the same way.
         if sentences is not None:
             of_queries, of_keys = sentences
-            kinds = of_keys.paired(of_keys.take(kinds))
+            kinds = of_keys.for_query_rows(of_keys.take(kinds))
             if query_sentences is not None and key_sentences is not None:
                 query_sentences = of_queries.take(query_sentences[..., None])[..., 0]
-                key_sentences = of_keys.paired(of_keys.take(key_sentences[..., None]))[..., 0]
+                key_sentences = of_keys.take(key_sentences[..., None])[..., 0]
+                key_sentences = of_keys.for_query_rows(key_sentences)
         # Keep attention inside sentences apart from attention to all keys.
         sees = ALL_KEYS if sentences is None else OWN_SENTENCE
         key = record.slot, sees, record.layer

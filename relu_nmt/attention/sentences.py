@@ -26,51 +26,50 @@ SHORT = 16
 class SentenceRows:
     """The tokens of a batch [B, N] as rows [R, L] of one sentence each, in their order."""
 
-    # All int64 but the mask. Entries of padding in the first three are arbitrary.
-    index: Tensor  # [R, L], index of the token in the flattened batch
-    row_index: Tensor  # [B, N], index of each token in the flattened rows
-    row_of: Tensor  # [B, N], the row of each token
-    numbers: Tensor  # [R], number of each sentence in its document, from 0
+    # All int64 but the mask. Tokens are indices into the flattened batch, entries indices into the
+    # flattened rows. Entries of padding in the first three are arbitrary.
+    token_of_entry: Tensor  # [R, L]
+    entry_of_token: Tensor  # [B, N]
+    row_of_token: Tensor  # [B, N]
+    number_of_row: Tensor  # [R], number of the sentence in its document, from 0
     mask: Tensor  # [R, L] bool, True = token
-    first: Tensor  # [B], row of each document's first sentence
-    counts: Tensor  # [B], number of sentences of each document
+    first_row_of_document: Tensor  # [B]
+    num_sentences: Tensor  # [B], of each document
     # [B, N], number of tokens before each one in its sentence. None for the beams of a search.
     positions: Tensor | None = None
-    # For keys: index of the key row that each query row attends to, [R']. None: row i attends to i.
-    key_rows: Tensor | None = None
+    # For keys: the key row that each query row attends to, [R']. None: row i attends to row i.
+    key_row_of_query_row: Tensor | None = None
 
     @classmethod
     def of_tokens(cls, numbers: Tensor, real: Tensor) -> "SentenceRows":
         """Divide documents into rows by each token's sentence [B, N], where ``real`` [B, N]."""
-        batch, length = real.shape
         numbers = numbers.masked_fill(~real, 0)
-        counts = 1 + numbers.amax(1)
-        first = counts.cumsum(0) - counts
-        row_of = first[:, None] + numbers
-        steps = torch.arange(length, device=real.device)
+        num_sentences = 1 + numbers.amax(1)
+        first_rows = num_sentences.cumsum(0) - num_sentences
+        row_of_token = first_rows[:, None] + numbers
+        steps = torch.arange(real.size(1), device=real.device)
         begins = torch.ones_like(real)
         begins[:, 1:] = numbers[:, 1:] != numbers[:, :-1]
         positions = (steps - (steps * begins).cummax(1).values).masked_fill(~real, 0)
         # Read both sizes in one transfer from the device.
-        num_rows, longest = torch.stack([counts.sum(), 1 + positions.amax()]).tolist()
+        num_rows, longest = torch.stack([num_sentences.sum(), 1 + positions.amax()]).tolist()
         # Map tokens to entries of the rows [R L], and back.
-        row_index = (row_of * longest + positions).masked_fill(~real, 0)
+        entry_of_token = (row_of_token * longest + positions).masked_fill(~real, 0)
         tokens = real.flatten().nonzero().squeeze(1)
-        entries = row_index.flatten()[tokens]
-        index = row_index.new_zeros(num_rows * longest).index_copy_(0, entries, tokens)
+        entries = entry_of_token.flatten()[tokens]
+        token_of_entry = entries.new_zeros(num_rows * longest).index_copy_(0, entries, tokens)
         mask = real.new_zeros(num_rows * longest).index_fill_(0, entries, True)
-        # Find each row's document, whose first row has number 0.
+        # Count the rows of each document from its first row on.
         rows = torch.arange(num_rows, device=real.device)
-        documents = torch.arange(batch, device=real.device)
-        first_rows = first[documents.repeat_interleave(counts, output_size=num_rows)]
+        documents = _document_of_row(num_sentences, num_rows)
         return cls(
-            index=index.view(num_rows, longest),
-            row_index=row_index,
-            row_of=row_of,
-            numbers=rows - first_rows,
+            token_of_entry=token_of_entry.view(num_rows, longest),
+            entry_of_token=entry_of_token,
+            row_of_token=row_of_token,
+            number_of_row=rows - first_rows[documents],
             mask=mask.view(num_rows, longest),
-            first=first,
-            counts=counts,
+            first_row_of_document=first_rows,
+            num_sentences=num_sentences,
             positions=positions,
         )
 
@@ -82,33 +81,39 @@ class SentenceRows:
         """
         beams = torch.arange(numbers.numel(), device=numbers.device)
         return cls(
-            index=beams.view(shape),
-            row_index=beams.view_as(numbers),
-            row_of=beams.view_as(numbers),
-            numbers=numbers.flatten(),
+            token_of_entry=beams.view(shape),
+            entry_of_token=beams.view_as(numbers),
+            row_of_token=beams.view_as(numbers),
+            number_of_row=numbers.flatten(),
             mask=torch.ones_like(beams, dtype=torch.bool).view(shape),
-            first=beams,
-            counts=torch.ones_like(beams),
+            first_row_of_document=beams,
+            num_sentences=torch.ones_like(beams),
         )
 
     def take(self, x: Tensor) -> Tensor:
         """Return the rows [R, L, D] of x [B, N, D]."""
-        return _gathered(x, [self.index])[0]
+        return _gathered(x, [self.token_of_entry])[0]
 
-    def paired(self, rows: Tensor) -> Tensor:
+    def for_query_rows(self, rows: Tensor) -> Tensor:
         """Return the key row that each query row sees, [R', ...], from the key rows [R, ...]."""
-        return rows if self.key_rows is None else rows.index_select(0, self.key_rows)
+        key_rows = self.key_row_of_query_row
+        return rows if key_rows is None else rows.index_select(0, key_rows)
 
     def select(self, documents: Tensor) -> "SentenceRows":
         """Return the same rows, for which :meth:`rows_of` counts only these documents [B']."""
-        return replace(self, first=self.first[documents], counts=self.counts[documents])
+        return replace(
+            self,
+            first_row_of_document=self.first_row_of_document[documents],
+            num_sentences=self.num_sentences[documents],
+        )
 
     def rows_of(self, documents: Tensor, numbers: Tensor) -> Tensor:
         """Return the rows of sentences, int64, given documents and numbers of sentences in these.
 
         A number beyond the last sentence of a document gives the row of its last sentence.
         """
-        return self.first[documents] + numbers.minimum(self.counts[documents] - 1)
+        last = self.num_sentences[documents] - 1
+        return self.first_row_of_document[documents] + numbers.minimum(last)
 
     def within(self, document: Visibility, divided: bool = False) -> "SentenceView":
         """Return the view of self-attention: tokens see their own sentence."""
@@ -119,11 +124,11 @@ class SentenceRows:
         self, source: "SentenceRows", document: Visibility, divided: bool = False
     ) -> "SentenceView":
         """Return the view of cross-attention: tokens see the source sentence of the same number."""
-        if not torch.equal(self.counts, source.counts):
-            # Find the source sentence of each row, since the counts differ.
-            documents = torch.arange(len(self.counts), device=self.counts.device)
-            of_rows = documents.repeat_interleave(self.counts, output_size=len(self.numbers))
-            source = replace(source, key_rows=source.rows_of(of_rows, self.numbers))
+        if not torch.equal(self.num_sentences, source.num_sentences):
+            # Find the source sentence of each row, since the documents differ in length.
+            documents = _document_of_row(self.num_sentences, len(self.number_of_row))
+            key_rows = source.rows_of(documents, self.number_of_row)
+            source = replace(source, key_row_of_query_row=key_rows)
         inside = _visibility(self, source)
         return SentenceView(document, self, source, inside, divided=divided)
 
@@ -167,13 +172,14 @@ class SentenceView:
         queries = SentenceRows.of_beams(numbers, numbers.numel(), 1)
         documents = torch.arange(len(numbers), device=numbers.device)[:, None].expand_as(numbers)
         key_rows = source.rows_of(documents, numbers).flatten()
-        keys = replace(source, key_rows=key_rows)
+        keys = replace(source, key_row_of_query_row=key_rows)
         # If the documents are the same as in the last step, note the rows with another source
         # sentence.
         changed = None
         if last is not None and last.document is document:
-            assert last.keys.key_rows is not None, "from this function"
-            changed = (key_rows != last.keys.key_rows).nonzero().squeeze(1)
+            last_key_rows = last.keys.key_row_of_query_row
+            assert last_key_rows is not None, "from this function"
+            changed = (key_rows != last_key_rows).nonzero().squeeze(1)
         return cls(document, queries, keys, _visibility(queries, keys), changed)
 
     @property
@@ -185,10 +191,11 @@ class SentenceView:
     def parts(self) -> list[SentencePart]:
         """All sentences as one part. A divided view has one for each power of 2 of their length."""
         queries = self.queries
-        index = self.keys.paired(self.keys.index)
-        key_mask = self.keys.paired(self.keys.mask)
+        query_tokens = queries.token_of_entry
+        key_tokens = self.keys.for_query_rows(self.keys.token_of_entry)
+        key_mask = self.keys.for_query_rows(self.keys.mask)
         if not self.divided:
-            return [SentencePart(self.inside, queries.index, index)]
+            return [SentencePart(self.inside, query_tokens, key_tokens)]
         # Group rows by the power of 2 that holds the longer one of query and key sentence.
         lengths = torch.stack([queries.mask.sum(1), key_mask.sum(1)])  # [2, R]
         powers = torch.frexp((lengths.amax(0).clamp_min(SHORT) - 1).double()).exponent
@@ -207,9 +214,8 @@ class SentenceView:
                 device=key_mask.device,
                 share=int(lengths[0, rows].sum()) / num_tokens,
             )
-            parts.append(
-                SentencePart(visibility, queries.index[rows, :num_queries], index[rows, :num_keys])
-            )
+            queries_of_part = query_tokens[rows, :num_queries]
+            parts.append(SentencePart(visibility, queries_of_part, key_tokens[rows, :num_keys]))
         return parts
 
     def take_queries(self, x: Tensor) -> list[Tensor]:
@@ -222,12 +228,12 @@ class SentenceView:
 
     def put(self, rows: list[Tensor]) -> Tensor:
         """Return [B, N, D] of the rows [R, Lq, D] of each part. Padding has arbitrary values."""
-        return _put(torch.cat([part.flatten(0, 1) for part in rows]), self._row_index)
+        return _put(torch.cat([part.flatten(0, 1) for part in rows]), self._entry_of_token)
 
     @cached_property
-    def _row_index(self) -> Tensor:
+    def _entry_of_token(self) -> Tensor:
         """[B, N] int64, index of each token in the flattened rows of all parts."""
-        undivided = self.queries.row_index
+        undivided = self.queries.entry_of_token
         if not self.divided:
             return undivided
         tokens = torch.cat([part.queries.flatten() for part in self.parts])
@@ -235,8 +241,8 @@ class SentenceView:
         # Leave out padding, whose indices are arbitrary.
         real = torch.cat([mask.flatten() for mask in masks if mask is not None])
         [entries] = real.nonzero(as_tuple=True)
-        row_index = torch.zeros_like(undivided).flatten()
-        return row_index.index_copy_(0, tokens[entries], entries).view_as(undivided)
+        entry_of_token = torch.zeros_like(undivided).flatten()
+        return entry_of_token.index_copy_(0, tokens[entries], entries).view_as(undivided)
 
 
 def in_documents(weights: Tensor, visibility: Visibility) -> Tensor:
@@ -244,27 +250,33 @@ def in_documents(weights: Tensor, visibility: Visibility) -> Tensor:
     if visibility.sentences is None:
         return weights
     queries, keys = visibility.sentences
-    num_keys = keys.row_index.size(1)
+    num_keys = keys.entry_of_token.size(1)
     # Spread the keys of each row over the keys of its document, then gather the queries.
-    columns = keys.paired(keys.index)[:, None, None] % num_keys  # [R, 1, 1, Lk]
+    columns = keys.for_query_rows(keys.token_of_entry)[:, None, None] % num_keys  # [R, 1, 1, Lk]
     wide = weights.new_zeros(*weights.shape[:3], num_keys)
     wide.scatter_add_(3, columns.expand_as(weights), weights)
-    return _put(wide.transpose(1, 2).flatten(0, 1), queries.row_index).transpose(1, 2)
+    return _put(wide.transpose(1, 2).flatten(0, 1), queries.entry_of_token).transpose(1, 2)
 
 
 def _visibility(queries: SentenceRows, keys: SentenceRows, causal: bool = False) -> Visibility:
     """Return the visibility of the keys of each row: all or, if ``causal``, the earlier ones."""
-    mask = keys.paired(keys.mask)
+    mask = keys.for_query_rows(keys.mask)
     # Padding stands on the right, where causality already hides it from real queries.
     return Visibility(
-        queries.index.size(1),
-        keys.index.size(1),
+        queries.mask.size(1),
+        mask.size(1),
         key_mask=None if causal else mask,
         query_mask=queries.mask,
         causal=causal,
         device=mask.device,
         sentences=(queries, keys),
     )
+
+
+def _document_of_row(num_sentences: Tensor, num_rows: int) -> Tensor:
+    """Return the document [R] of each row, of documents with these numbers of sentences [B]."""
+    documents = torch.arange(len(num_sentences), device=num_sentences.device)
+    return documents.repeat_interleave(num_sentences, output_size=num_rows)
 
 
 def _gathered(x: Tensor, indices: list[Tensor]) -> list[Tensor]:
@@ -274,6 +286,7 @@ def _gathered(x: Tensor, indices: list[Tensor]) -> list[Tensor]:
     return [part.view(*index.shape, -1) for part, index in zip(rows, indices, strict=True)]
 
 
-def _put(flat: Tensor, row_index: Tensor) -> Tensor:
+def _put(flat: Tensor, entry_of_token: Tensor) -> Tensor:
     """Return [B, N, ...] of flattened rows [R L, ...]."""
-    return flat.index_select(0, row_index.flatten()).view(*row_index.shape, *flat.shape[1:])
+    tokens = flat.index_select(0, entry_of_token.flatten())
+    return tokens.view(*entry_of_token.shape, *flat.shape[1:])

@@ -48,9 +48,9 @@ class AlignedCache(LayerCache):
         keys, values = self.source
         # Gather all rows at first. Later gather only rows whose sentence has changed.
         if self._paired is None or local.changed is None:
-            self._paired = local.keys.paired(keys), local.keys.paired(values)
-        elif local.keys.key_rows is not None and len(local.changed):
-            rows = local.keys.key_rows[local.changed]
+            self._paired = local.keys.for_query_rows(keys), local.keys.for_query_rows(values)
+        elif local.keys.key_row_of_query_row is not None and len(local.changed):
+            rows = local.keys.key_row_of_query_row[local.changed]
             for paired, source in zip(self._paired, self.source, strict=True):
                 paired.index_copy_(0, local.changed, source.index_select(0, rows))
         return self._paired
@@ -100,11 +100,11 @@ class DocumentGate(nn.Module):
     def numbered(self, x: Tensor, projection: nn.Module, rows: SentenceRows, width: int) -> Tensor:
         """Add sentence numbers to queries and keys, which are the first ``width`` channels of x."""
         # Project the vectors without the bias, which x already includes. Values do not change.
-        vectors = self.numbers(rows.numbers)  # [R, D]
+        vectors = self.numbers(rows.number_of_row)  # [R, D]
         change = projection(vectors) - projection(torch.zeros_like(vectors[:1]))
         change = F.pad(change[:, :width], (0, x.size(-1) - width))
         # Look up the change of each token's sentence, and add it.
-        return x + F.embedding(rows.row_of, change).view_as(x)
+        return x + F.embedding(rows.row_of_token, change).view_as(x)
 
 
 class AlignedSelfAttention(SelfAttentionBase):
