@@ -82,8 +82,8 @@ def make_run(cell: Cell) -> Callable[[], None]:
             )
             answer = attend(q, k, v, visibility, need=Need(statistics=cell.regularizer))
             outputs = [answer.values]
-            if answer.rows is not None:
-                outputs += [answer.rows.total, answer.rows.entropy]
+            if answer.statistics is not None:
+                outputs += [answer.statistics.total, answer.statistics.entropy]
         if cell.backward:
             torch.autograd.grad(outputs, (q, k, v), [grad, *map(torch.ones_like, outputs[1:])])
         if cell.device == "cuda":

@@ -35,7 +35,7 @@ class LinearIdentityAttention(ScaledPointwiseAttention):
 
     def attend(self, problem: AttentionProblem) -> AttentionOutput:
         need = problem.need
-        if need.rows or need.weights or problem.dropout > 0 or problem.bias is not None:
+        if need.any_statistics or need.weights or problem.dropout > 0 or problem.bias is not None:
             return super().attend(problem)
         # k^T v [B, H, d, dv] of the keys that are no padding, then the scale of each row.
         k = problem.visibility.without_padding(problem.k)

@@ -96,9 +96,9 @@ def _of_module(sums: ModuleSums) -> dict[str, Any]:
         names = zip(sums.statistics, (totals / rows).tolist(), strict=True)
         return _with_exp({**dict(names), **further})
 
-    rows = max(1.0, float(sums.rows))
+    rows = max(1.0, float(sums.num_rows))
     part: dict[str, Any] = {
-        "rows": int(sums.rows),
+        "rows": int(sums.num_rows),
         "mean": means(sums.heads.mean(1), rows, mean_log_n=float(sums.log_counts) / rows),
         "heads": [means(of_head, rows) for of_head in sums.heads.T],
     }

@@ -74,7 +74,7 @@ class Need:
         )
 
     @property
-    def rows(self) -> bool:
+    def any_statistics(self) -> bool:
         """True if any statistics of the rows are wanted."""
         return self.statistics or self.telemetry
 
@@ -141,7 +141,7 @@ class AttentionOutput:
 
     values: Tensor
     weights: Tensor | None = None
-    rows: RowStatistics | None = None
+    statistics: RowStatistics | None = None
     sums: RowSums | None = None
 
 

@@ -60,7 +60,7 @@ class FeatureAttention(Attention):
         visibility = problem.visibility
         queries, keys = self.features(problem.q, problem.k, visibility)
         keys = visibility.without_padding(keys)
-        if problem.need.rows or problem.need.weights or problem.dropout > 0:
+        if problem.need.any_statistics or problem.need.weights or problem.dropout > 0:
             return reference.solve_rows(replace(problem, q=queries, k=keys))
         # A column of ones in v sums the weights of each row.
         extended = F.pad(problem.v, (0, 1), value=1.0)

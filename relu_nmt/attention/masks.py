@@ -23,8 +23,13 @@ class Visibility:
 
     All layers of a slot share one object per forward pass, so masks and counts are computed once.
     Causal queries are the newest positions: query i sees keys 0 .. Nk - Nq + i. A single causal
-    query over cached keys therefore needs no mask. ``longest`` is the length of the longest
-    sequence in tokens.
+    query over cached keys therefore needs no mask.
+
+    Attributes:
+        offset: Nk - Nq.
+        hides_later: query i sees keys 0 .. offset + i only. A single query sees them all.
+        shares_keys: all queries of a sample see the same keys.
+        longest: the length of the longest sequence in tokens.
 
     Example:
         >>> Visibility(2, 2, causal=True).counts.tolist()
@@ -46,25 +51,13 @@ class Visibility:
     share: float = 1.0  # fraction of all real queries, if this is one of several parts
 
     def __post_init__(self) -> None:
+        self.offset = self.num_keys - self.num_queries
+        self.hides_later = self.causal and self.num_queries > 1
+        self.shares_keys = not self.hides_later
         self.longest = self.num_keys
         if self.key_mask is not None:
             self.device = self.key_mask.device
         self._score_masks: dict[torch.dtype, Tensor] = {}
-
-    @property
-    def hides_later(self) -> bool:
-        """True if query i sees keys 0 .. Nk - Nq + i only. A single query sees them all."""
-        return self.causal and self.num_queries > 1
-
-    @property
-    def shares_keys(self) -> bool:
-        """True if all queries of a sample see the same keys."""
-        return not self.hides_later
-
-    @property
-    def offset(self) -> int | None:
-        """Nk - Nq if later keys are hidden: query i sees keys 0 .. Nk - Nq + i. Otherwise None."""
-        return self.num_keys - self.num_queries if self.hides_later else None
 
     @cached_property
     def mask(self) -> Tensor | None:
@@ -74,7 +67,7 @@ class Visibility:
             shape = self.num_queries, self.num_keys
             square = torch.ones(shape, dtype=torch.bool, device=self.device)
             # Shift the triangle, since the queries are the last of the keys.
-            triangle = square.tril(self.num_keys - self.num_queries)[None, None]
+            triangle = square.tril(self.offset)[None, None]
             mask = triangle if mask is None else mask & triangle
         return mask
 
@@ -92,8 +85,7 @@ class Visibility:
                 return torch.full((1, 1, 1), float(self.num_keys), device=self.device)
             return self.key_mask.sum(-1, dtype=torch.float32)[:, None, None]
         # Query i sees the keys before ends[i]. Count those that are not padding.
-        first = 1 + self.num_keys - self.num_queries
-        ends = torch.arange(first, self.num_keys + 1, device=self.device).clamp_min(0)
+        ends = torch.arange(1 + self.offset, 1 + self.num_keys, device=self.device).clamp_min(0)
         if self.key_mask is None:
             return ends.float()[None, None]
         visible_before = F.pad(self.key_mask.cumsum(1), (1, 0))  # [B, Nk + 1]
@@ -129,7 +121,7 @@ class Visibility:
         x = self.without_padding(x)
         if self.hides_later:
             # Take running sums from the first query's own key on.
-            return x.cumsum(2)[:, :, self.num_keys - self.num_queries :]
+            return x.cumsum(2)[:, :, self.offset :]
         return x.sum(2, keepdim=True)
 
     def without_empty_rows(self, x: Tensor, value: float = 0.0) -> Tensor:
@@ -174,9 +166,7 @@ class Visibility:
 
     def query_positions(self) -> Tensor:
         """Return [B or 1, Nq] int64: the number of tokens before each query in its sequence."""
-        first = 0
-        if self.causal:
-            first = max(0, self.num_keys - self.num_queries)
+        first = max(0, self.offset) if self.causal else 0
         return torch.arange(self.num_queries, device=self.device)[None] + first
 
     def positions_without_padding(self) -> Tensor:
@@ -189,16 +179,16 @@ class Visibility:
             return self.key_positions()
         return (self.key_mask.cumsum(1) - 1).clamp_min(0)
 
-    def block(self, rows: slice) -> "Visibility":
+    def block(self, queries: slice) -> "Visibility":
         """Return the visibility of some queries, without later keys that none of them sees."""
         num_keys = self.num_keys
         if self.hides_later:
-            num_keys = max(0, num_keys - self.num_queries + rows.stop)
+            num_keys = max(0, self.offset + queries.stop)
         return Visibility(
-            rows.stop - rows.start,
+            queries.stop - queries.start,
             num_keys,
             key_mask=None if self.key_mask is None else self.key_mask[:, :num_keys],
-            query_mask=None if self.query_mask is None else self.query_mask[:, rows],
+            query_mask=None if self.query_mask is None else self.query_mask[:, queries],
             causal=self.causal,
             device=self.device,
         )
@@ -220,9 +210,6 @@ class TreeVisibility(Visibility):
         sentences: as in :class:`Visibility`.
     """
 
-    hides_later = False
-    shares_keys = False
-
     def __init__(
         self,
         ancestry: Tensor,
@@ -233,6 +220,7 @@ class TreeVisibility(Visibility):
         super().__init__(
             num_queries, num_keys, causal=True, device=ancestry.device, sentences=sentences
         )
+        self.hides_later = self.shares_keys = False
         self.ancestry = ancestry
         self._length = length
         self.longest = int(self.counts.max()) if length is None else length
@@ -253,9 +241,9 @@ class TreeVisibility(Visibility):
         """Return the sums [R, H, k, d] of the rows of ``x`` that each beam sees."""
         return self.ancestry[:, None].to(x.dtype) @ x
 
-    def block(self, rows: slice) -> "TreeVisibility":
+    def block(self, queries: slice) -> "TreeVisibility":
         """Return the visibility of a block of queries. All keys stay."""
-        return TreeVisibility(self.ancestry[:, rows], self._length)
+        return TreeVisibility(self.ancestry[:, queries], self._length)
 
     def query_positions(self) -> Tensor:
         """Return [B or 1, Nq] int64: the newest token is the last token of its hypothesis."""

@@ -174,7 +174,7 @@ class PointwiseAttention(Attention):
 
     capabilities = Capabilities(scores=True)
     shift_channels = 0
-    """The most channels that :meth:`shift` adds to queries and keys."""
+    """The most channels that :meth:`shifted_inputs` adds to queries and keys."""
     backends: ClassVar[Mapping[str, Backend]] = {
         "triton": Backend(triton.pointwise, triton.supports, tuned.triton_pays, triton.require),
         "blockwise": Backend(blockwise.pointwise, blockwise.supports, tuned.many_pairs),
@@ -189,7 +189,7 @@ class PointwiseAttention(Attention):
         self.degree = score_map.degree
         self.capabilities = replace(self.capabilities, non_negative=score_map.non_negative)
 
-    def shift(self, q: Tensor, k: Tensor, visibility: Visibility) -> tuple[Tensor, Tensor]:
+    def shifted_inputs(self, q: Tensor, k: Tensor, visibility: Visibility) -> tuple[Tensor, Tensor]:
         """Return queries and keys with products z_ij - s_i, for shifts s of the rows of scores.
 
         q [B, H, Nq, d] are scaled by d^(-1/2). Both results may have further channels.
@@ -220,9 +220,9 @@ class PointwiseAttention(Attention):
             if result.weights is not None:
                 result.weights = result.weights * gain
         if result.sums is not None:
-            result.rows = reference.row_statistics(result.sums, problem.visibility, scale)
+            result.statistics = reference.row_statistics(result.sums, problem.visibility, scale)
             if not self.capabilities.non_negative:  # g may be negative, though h is not
-                result.rows.entropy = None
+                result.statistics.entropy = None
         return result
 
 

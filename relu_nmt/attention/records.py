@@ -44,7 +44,7 @@ class AttentionRecord:
 
     slot: str
     layer: int
-    rows: RowStatistics | None
+    statistics: RowStatistics | None
     weights: Tensor | None
     visibility: Visibility
     vectors: dict[str, Tensor] = field(default_factory=dict)
@@ -76,7 +76,7 @@ def record_attention(
         if module.recorded.telemetry:
             vectors = vector_sizes(by_name["q"], by_name["k"], output.values, visibility)
         record = AttentionRecord(
-            module.slot, module.layer, output.rows, output.weights, visibility, vectors
+            module.slot, module.layer, output.statistics, output.weights, visibility, vectors
         )
         (take or records.append)(record)
 
@@ -122,7 +122,7 @@ class ModuleSums:
     # Names of the S statistics, in the order of LOGGED. Signed weights have no entropy and no null
     # rows.
     statistics: tuple[str, ...]
-    rows: np.ndarray  # [] float64, number of query rows
+    num_rows: np.ndarray  # [] float64, number of query rows
     log_counts: np.ndarray  # [] sum of log n, with n visible keys of a row
     heads: np.ndarray  # [S, H] sums over the rows
     bucket_rows: np.ndarray  # [NUM_BUCKETS] number of rows of each range. 0 if not causal
@@ -130,7 +130,7 @@ class ModuleSums:
 
     def add(self, other: "ModuleSums") -> None:
         """Add the sums of other rows of the same module."""
-        for name in ("rows", "log_counts", "heads", "bucket_rows", "buckets"):
+        for name in ("num_rows", "log_counts", "heads", "bucket_rows", "buckets"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
@@ -152,12 +152,12 @@ def attention_sums(
     sums = {} if sums is None else sums
     for record in records:
         module = record.slot, record.layer
-        if record.rows is None:
+        if record.statistics is None:
             continue
         if module in sums:
-            sums[module].add(_module_sums(record, record.rows))
+            sums[module].add(_module_sums(record, record.statistics))
         else:
-            sums[module] = _module_sums(record, record.rows)
+            sums[module] = _module_sums(record, record.statistics)
     return sums
 
 
@@ -174,7 +174,7 @@ def attention_telemetry(records: Sequence[AttentionRecord]) -> dict[str, float]:
         for row, statistic in enumerate(sums.statistics):
             for head, total in enumerate(sums.heads[row]):
                 name = f"attention/{slot}.{layer}.{head}/{statistic}"
-                scalars[name] = float(total / max(1.0, sums.rows))
+                scalars[name] = float(total / max(1.0, sums.num_rows))
             for index, count in enumerate(sums.bucket_rows):
                 if count:
                     name = f"attention/{slot}.{layer}.n{bucket_name(index)}/{statistic}"
@@ -183,16 +183,16 @@ def attention_telemetry(records: Sequence[AttentionRecord]) -> dict[str, float]:
 
 
 @torch.no_grad()
-def _module_sums(record: AttentionRecord, rows: RowStatistics) -> ModuleSums:
+def _module_sums(record: AttentionRecord, statistics: RowStatistics) -> ModuleSums:
     """Return the sums of the rows of one record."""
     visibility = record.visibility
     tables: dict[str, Any] = {
-        "sum": rows.total,
-        "entropy": rows.entropy,
-        "zero_fraction": rows.zero_fraction,
+        "sum": statistics.total,
+        "entropy": statistics.entropy,
+        "zero_fraction": statistics.zero_fraction,
         # With signed weights a sum of 0 is no null row.
-        "null_fraction": None if rows.entropy is None else rows.total <= NULL_SUM,
-        "largest": rows.largest,
+        "null_fraction": None if statistics.entropy is None else statistics.total <= NULL_SUM,
+        "largest": statistics.largest,
         **record.vectors,
     }
     names = tuple(name for name in LOGGED if tables.get(name) is not None)

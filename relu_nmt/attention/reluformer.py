@@ -58,7 +58,7 @@ class ReLUFormerAttention(PointwiseAttention):
         if config.learnable:  # the logarithm keeps gamma positive
             self.log_gamma_change = nn.Parameter(torch.zeros(1))
 
-    def shift(self, q: Tensor, k: Tensor, visibility: Visibility) -> tuple[Tensor, Tensor]:
+    def shifted_inputs(self, q: Tensor, k: Tensor, visibility: Visibility) -> tuple[Tensor, Tensor]:
         """Return queries and keys. If ``centered``, the shifts are the means of the scores."""
         return row_moments.centered(q, k, visibility) if self.config.centered else (q, k)
 

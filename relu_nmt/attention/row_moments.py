@@ -73,8 +73,8 @@ def _sums_of_squares(q: Tensor, k: Tensor, visibility: Visibility) -> Tensor:
         return block_sums(q, k, visibility.hidden)
     sums = []
     for start in range(0, num_queries, size):
-        rows = slice(start, min(start + size, num_queries))
-        block = visibility.block(rows)
-        keys = k[:, :, : block.num_keys]
-        sums.append(checkpoint(block_sums, q[:, :, rows], keys, block.hidden, use_reentrant=False))
+        queries = slice(start, min(start + size, num_queries))
+        block = visibility.block(queries)
+        inputs = q[:, :, queries], k[:, :, : block.num_keys], block.hidden
+        sums.append(checkpoint(block_sums, *inputs, use_reentrant=False))
     return torch.cat(sums, 2)

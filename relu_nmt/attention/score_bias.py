@@ -23,9 +23,9 @@ class ScoreBias:
     key_codes: Tensor  # [B or 1, Nk] int64, within the table for padded keys, too
     zero: int  # column of the table for equal codes
 
-    def block(self, rows: slice, keys: slice | Tensor) -> "ScoreBias":
+    def block(self, queries: slice, keys: slice | Tensor) -> "ScoreBias":
         """Return the bias of these queries for these keys, a range or their indices."""
-        query_codes = self.query_codes[:, rows]
+        query_codes = self.query_codes[:, queries]
         return replace(self, query_codes=query_codes, key_codes=self.key_codes[:, keys])
 
     def part(self, sample: int | slice, heads: slice) -> "ScoreBias":

@@ -61,7 +61,7 @@ class ThresholdedReLUAttention(PointwiseAttention):
         super().__init__(config, num_heads, head_dim, dropout, rectified_power(config.power))
         self.degree = None  # the threshold depends on the size of the queries
 
-    def shift(self, q: Tensor, k: Tensor, visibility: Visibility) -> tuple[Tensor, Tensor]:
+    def shifted_inputs(self, q: Tensor, k: Tensor, visibility: Visibility) -> tuple[Tensor, Tensor]:
         """Return queries and keys with the products z_ij - m_i - p u_i."""
         q, k = row_moments.centered(q, k, visibility)
         variance = row_moments.mean_squares(q, k, visibility)

@@ -71,7 +71,7 @@ class SimAAttention(Attention):
         q, k = map(problem.visibility.without_padding, (problem.q, problem.k))
         if self.config.norm != "none":
             q, k = (normalized_over_tokens(x, int(self.config.norm[1])) for x in (q, k))
-        needs_weights = need.rows or need.weights or problem.dropout > 0
+        needs_weights = need.any_statistics or need.weights or problem.dropout > 0
         if needs_weights or not self.channels_first(q.size(2), k.size(2)):
             return reference.solve_rows(replace(problem, q=q, k=k))
         return AttentionOutput(q @ (k.transpose(-1, -2) @ problem.v))

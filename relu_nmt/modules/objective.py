@@ -123,11 +123,11 @@ class RegularizedObjective(nn.Module):
         shares: list[float] = []
         module_terms: list[Tensor] = []
         for record in records:
-            if record.rows:
+            if record.statistics:
                 # A part of an attention counts by its share of rows.
                 share = record.visibility.share
                 shares.append(share)
-                values = regularizer_terms(record.rows, record.visibility, margin)
+                values = regularizer_terms(record.statistics, record.visibility, margin)
                 module_terms.append(torch.stack(values) * share)
         # Divide by the sum of shares, so that parts make up one module.
         norm, entropy = torch.stack(module_terms).sum(0).div(sum(shares)).unbind()

@@ -30,7 +30,7 @@ def make_problem(map, qkv, *, causal=False, lengths=None, need=STATISTICS, dropo
     visibility = Visibility(q.size(2), k.size(2), key_mask=mask, causal=causal)
     scale = visibility.counts.double().clamp_min(1).rsqrt()
     some = make_bias(visibility, heads=q.size(1)) if bias else None
-    attention = SimpleNamespace(map=map, shift=lambda q, k, _: (q, k))
+    attention = SimpleNamespace(map=map, shifted_inputs=lambda q, k, _: (q, k))
     return AttentionProblem(attention, q, k, v, visibility, some, dropout, need, scale)
 
 

@@ -61,7 +61,11 @@ def test_first_and_second_derivatives(prefix, need):
 
     def outputs(q, k, v):
         output = attend(q, k, v, visibility, need=need)
-        rows = () if output.rows is None else (output.rows.total, output.rows.entropy)
+        rows = (
+            ()
+            if output.statistics is None
+            else (output.statistics.total, output.statistics.entropy)
+        )
         return (output.values, *rows)
 
     assert torch.autograd.gradcheck(outputs, inputs, fast_mode=True)
@@ -74,7 +78,7 @@ def test_statistics_equal_those_of_the_weights(prefix):
     visibility = Visibility(count, count, grid=GRID)
     q, k, v = random_qkv(2, count, count, seed=4)
     q[0, 0, 1] = -1.0  # so that a row has no weights
-    rows = make_attention(NAME)(q, k, v, visibility, need=ALL).rows
+    rows = make_attention(NAME)(q, k, v, visibility, need=ALL).statistics
     units = torch.eye(count, dtype=torch.float64).expand(2, 2, -1, -1)
     weights = formula(make_attention(NAME), q, k, units, visibility)
     total = weights.sum(-1)

@@ -150,10 +150,12 @@ def test_scores_plus_bias_give_the_weights(name, causal):
         )
         torch.testing.assert_close(with_bias.weights, truth.weights, rtol=1e-9, atol=1e-11)
         torch.testing.assert_close(with_bias.values, truth.values[..., :4], rtol=1e-9, atol=1e-11)
-        torch.testing.assert_close(with_bias.rows.total, truth.rows.total, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(
+            with_bias.statistics.total, truth.statistics.total, rtol=1e-9, atol=1e-11
+        )
         gradients = []
         for result in (with_bias, truth):
-            loss = result.weights.square().sum() + result.rows.total.sum()
+            loss = result.weights.square().sum() + result.statistics.total.sum()
             gradients.append(torch.autograd.grad(loss, inputs, allow_unused=True))
         ours, theirs = gradients
         for mine, expected in zip(ours, theirs, strict=True):

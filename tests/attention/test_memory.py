@@ -66,10 +66,10 @@ def measured(name, length, need, slot="encoder", biased=False, backend="auto"):
     with PeakMemory() as memory:
         output = attend(q, k, v, visibility, bias=bias, need=need)
         loss = output.values.square().sum()
-        if need.statistics and output.rows is not None:
-            loss = loss + output.rows.total.square().sum()
-            if output.rows.entropy is not None:
-                loss = loss + output.rows.entropy.sum()
+        if need.statistics and output.statistics is not None:
+            loss = loss + output.statistics.total.square().sum()
+            if output.statistics.entropy is not None:
+                loss = loss + output.statistics.entropy.sum()
         loss.backward()
     assert q.grad.isfinite().all()
     return memory
@@ -124,7 +124,7 @@ def test_blocks_of_rows_agree_with_the_reference(name, causal, monkeypatch):
         for backend in ("blockwise", "reference"):
             attend.backend = backend
             output = attend(q, k, v, visibility, bias=bias, need=REGULARIZER)
-            tensors = [output.values, *vars(output.rows).values()]
+            tensors = [output.values, *vars(output.statistics).values()]
             loss = sum((x * torch.linspace(-1, 1, x.numel()).view_as(x)).sum() for x in tensors[:3])
             answers.append([*tensors, *torch.autograd.grad(loss, (q, k, v, bias.table))])
         torch.testing.assert_close(*answers, rtol=1e-10, atol=1e-12)

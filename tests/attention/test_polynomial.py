@@ -134,7 +134,7 @@ def test_the_power_is_taken_element_by_element():
 def test_signed_weights_have_no_entropy_and_cannot_be_regularized(options, non_negative):
     attend = make_attention(f"polynomial:{options}")
     assert attend.capabilities.non_negative == non_negative
-    rows = attend(*random_qkv(1, 3, 5), Visibility(3, 5), need=ALL).rows
+    rows = attend(*random_qkv(1, 3, 5), Visibility(3, 5), need=ALL).statistics
     assert (rows.entropy is not None) == non_negative
     config = AttentionRegularizerConfig(attention_entropy_weight=1.0)
     if non_negative:

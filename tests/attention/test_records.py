@@ -43,9 +43,9 @@ def test_every_call_is_recorded_in_order_with_the_needed_results():
     assert slots_of(records) == [("encoder", 0), ("encoder", 1)]
     for record, output in zip(records, outputs, strict=True):
         assert record.visibility is visibility and record.weights is None
-        assert record.rows is output.rows and output.rows.largest is not None
+        assert record.statistics is output.statistics and output.statistics.largest is not None
     first, second = run(model)[0]
-    assert len(records) == 2 and first.rows is second.rows is None
+    assert len(records) == 2 and first.statistics is second.statistics is None
 
 
 def test_nested_recorders_and_a_recorder_of_one_mechanism():
@@ -56,7 +56,11 @@ def test_nested_recorders_and_a_recorder_of_one_mechanism():
     ):
         run(model)
     assert len(outer) == 2 and len(inner) == 1
-    assert outer[0].weights is None and inner[0].weights is not None and inner[0].rows is not None
+    assert (
+        outer[0].weights is None
+        and inner[0].weights is not None
+        and inner[0].statistics is not None
+    )
 
 
 def test_an_error_inside_removes_the_hooks():
@@ -86,7 +90,7 @@ def test_vector_sizes_count_real_rows_and_visible_keys_only(causal):
     with record_attention(attend, Need(telemetry=True)) as records:
         values = attend(q, k, v, visibility).values
     [sums] = attention_sums(records).values()
-    assert sums.rows == 8
+    assert sums.num_rows == 8
     for head in range(2):
         totals = Counter()
         for b, i in [*itertools.product([0], range(3)), *itertools.product([1], range(5))]:
@@ -95,7 +99,7 @@ def test_vector_sizes_count_real_rows_and_visible_keys_only(causal):
             totals["key_norm"] += k[b, head, :visible].norm(dim=-1).mean().item()
             totals["output_square"] += values[b, head, i].square().mean().item()
         for name, total in totals.items():
-            mean = sums.heads[sums.statistics.index(name)][head] / sums.rows
+            mean = sums.heads[sums.statistics.index(name)][head] / sums.num_rows
             assert mean == pytest.approx(total / 8, rel=1e-5), name
 
 
@@ -104,7 +108,7 @@ def causal_record(lengths, width, layer=0, seed=0):
     mask = torch.arange(width) < torch.tensor(lengths)[:, None]
     visibility = Visibility(width, width, query_mask=mask, causal=True)
     output = attend(*random_qkv(len(lengths), width, width, seed=seed), visibility, need=ALL)
-    return AttentionRecord("decoder", layer, output.rows, output.weights, visibility)
+    return AttentionRecord("decoder", layer, output.statistics, output.weights, visibility)
 
 
 def row_values(weights, n):
@@ -160,7 +164,7 @@ def test_sums_of_batches_of_different_lengths_add_up():
     first, second = causal_record([5, 2], 5), causal_record([17], 17, seed=1)
     sums = attention_sums([first])
     [together] = attention_sums([second], sums).values()
-    assert together.rows == 5 + 2 + 17
+    assert together.num_rows == 5 + 2 + 17
     assert together.bucket_rows[:5].tolist() == [3, 2 + 1 + 2, 2 + 4, 8, 2]
     log_counts = math.lgamma(6) + math.lgamma(3) + math.lgamma(18)
     assert together.log_counts == pytest.approx(log_counts, rel=1e-6)
@@ -182,7 +186,7 @@ def test_several_modules_are_summed_separately():
     encoder = make_attention("softmax", "encoder", HEADS)
     visibility = Visibility(4, 4)
     output = encoder(*random_qkv(2, 4, 4), visibility, need=ALL)
-    record = AttentionRecord("encoder", 1, output.rows, output.weights, visibility)
+    record = AttentionRecord("encoder", 1, output.statistics, output.weights, visibility)
     causal = causal_record([3, 4], 4, layer=2)
     scalars = attention_telemetry([record, causal])
     assert scalars == {**attention_telemetry([record]), **attention_telemetry([causal])}

@@ -109,8 +109,10 @@ def test_hypotheses_of_a_tree_attend_to_their_own_tokens(name, recorded):
         torch.testing.assert_close(
             together.values[:, :, i], alone.values[:, :, 0], rtol=1e-10, atol=1e-12
         )
-        if recorded and alone.rows is not None:
-            torch.testing.assert_close(together.rows.total[..., i], alone.rows.total[..., 0])
+        if recorded and alone.statistics is not None:
+            torch.testing.assert_close(
+                together.statistics.total[..., i], alone.statistics.total[..., 0]
+            )
 
 
 def test_several_new_queries_over_cached_keys_are_the_last_ones(name):
@@ -166,7 +168,11 @@ def test_gradcheck(name, recorded, keys):
 
     def outputs(q, k, v):
         result = attend(q, k, v, visibility, need=need)
-        rows = () if result.rows is None else (result.rows.total, result.rows.entropy)
+        rows = (
+            ()
+            if result.statistics is None
+            else (result.statistics.total, result.statistics.entropy)
+        )
         return (result.values, *(row for row in rows if row is not None))
 
     # The larger Jacobian by random projections, the other one entry by entry.
@@ -202,7 +208,7 @@ def test_statistics_equal_a_dense_recomputation(name):
     lengths = [4, 6]
     visibility = Visibility(queries, 6, key_mask=prefix_mask(lengths, 6))
     if not can(name, "weights"):
-        assert attend(q, k, v, visibility, need=needed_results(name)).rows is None
+        assert attend(q, k, v, visibility, need=needed_results(name)).statistics is None
         with pytest.raises(ConfigError, match="no weights"):
             attend(q, k, v, visibility, need=Need(weights=True))
         return
@@ -214,16 +220,18 @@ def test_statistics_equal_a_dense_recomputation(name):
                 weights = output.weights[b, h, i].tolist()
                 assert not any(weights[n:])
                 total = sum(weights)
-                assert output.rows.total[b, h, i].item() == pytest.approx(total, rel=1e-9)
+                assert output.statistics.total[b, h, i].item() == pytest.approx(total, rel=1e-9)
                 zeros = weights[:n].count(0) / n
-                assert output.rows.zero_fraction[b, h, i].item() == pytest.approx(zeros, abs=1e-6)
+                assert output.statistics.zero_fraction[b, h, i].item() == pytest.approx(
+                    zeros, abs=1e-6
+                )
                 largest = max(map(abs, weights))
-                assert output.rows.largest[b, h, i].item() == pytest.approx(largest, rel=1e-9)
+                assert output.statistics.largest[b, h, i].item() == pytest.approx(largest, rel=1e-9)
                 if signed:
-                    assert output.rows.entropy is None
+                    assert output.statistics.entropy is None
                     continue
                 entropy = entropy_of(weights)
-                assert output.rows.entropy[b, h, i].item() == pytest.approx(entropy, abs=1e-9)
+                assert output.statistics.entropy[b, h, i].item() == pytest.approx(entropy, abs=1e-9)
 
 
 # bfloat16 has the range of float32, so that a short sequence shows as much.

@@ -47,7 +47,7 @@ def test_terms_equal_a_plain_recomputation(name, margin):
         query_mask=torch.arange(4) < torch.tensor(query_lengths)[:, None],
     )
     output = attend(q, k, v, visibility, need=ALL)
-    terms = regularizer_terms(output.rows, visibility, margin)
+    terms = regularizer_terms(output.statistics, visibility, margin)
     expected = plain_terms(output.weights, lengths, query_lengths, margin)
     assert torch.stack(terms).tolist() == pytest.approx(expected, rel=1e-6)
 
@@ -58,7 +58,7 @@ def test_gradcheck_of_both_terms():
     visibility = Visibility(3, 12)
 
     def terms(q, k, v):
-        return regularizer_terms(attend(q, k, v, visibility, need=ALL).rows, visibility, 0.7)
+        return regularizer_terms(attend(q, k, v, visibility, need=ALL).statistics, visibility, 0.7)
 
     assert torch.autograd.gradcheck(terms, inputs)
 
@@ -67,7 +67,7 @@ def test_entropy_does_not_push_the_row_sum():
     attend = make_attention("reluformer")
     q, k, v = random_qkv(1, 3, 20, seed=9)
     gain = torch.ones((), dtype=torch.float64, requires_grad=True)
-    rows = attend(q * gain, k, v, Visibility(3, 20), need=ALL).rows
+    rows = attend(q * gain, k, v, Visibility(3, 20), need=ALL).statistics
     (slope,) = torch.autograd.grad(rows.entropy.sum(), gain)
     assert slope.item() == pytest.approx(0.0, abs=1e-12)
 
@@ -76,7 +76,7 @@ def test_entropy_of_half_normal_weights_is_log_n_minus_a_constant():
     attend = make_attention("reluformer", dim=1)
     q = torch.ones(500, 2, 1, 1, dtype=torch.float64)
     _, k, v = random_qkv(500, 1, 400, dim=1, seed=10)
-    entropy = attend(q, k, v, Visibility(1, 400), need=ALL).rows.entropy.mean().item()
+    entropy = attend(q, k, v, Visibility(1, 400), need=ALL).statistics.entropy.mean().item()
     assert entropy == pytest.approx(math.log(400) - 0.9769, abs=0.01)
 
 

@@ -67,8 +67,8 @@ def test_centered_rows_with_one_visible_key_are_null_in_every_dtype(backend, dty
     ):
         output = attend(q, k, v, visibility, need=Need(statistics=True))
         assert not output.values[:, :, :null_rows].any()
-        assert not output.rows.total[:, :, :null_rows].any()
-        assert output.rows.total[:, :, null_rows:].all()
+        assert not output.statistics.total[:, :, :null_rows].any()
+        assert output.statistics.total[:, :, null_rows:].all()
 
 
 def test_a_shift_of_all_keys_does_not_change_centered_scores():
@@ -106,7 +106,7 @@ def test_the_variance_is_constant_and_the_row_sum_grows_with_the_root_of_the_len
         _, k, v = random_qkv(400, 1, n, dim=16, seed=n)
         output = attend(q.expand(400, -1, -1, -1), k, v, Visibility(1, n), need=ALL)
         variances.append(output.values.var().item())
-        sums.append(output.rows.total.mean().item())
+        sums.append(output.statistics.total.mean().item())
         assert sums[-1] == pytest.approx(math.sqrt(n / math.pi), rel=0.05)
     assert fitted_slope(lengths, variances) == pytest.approx(0.0, abs=0.05)
     assert fitted_slope(lengths, sums) == pytest.approx(0.5, abs=0.05)
@@ -115,7 +115,7 @@ def test_the_variance_is_constant_and_the_row_sum_grows_with_the_root_of_the_len
 def test_first_causal_position_is_null_half_of_the_time():
     attend = make_attention("reluformer", "decoder")
     q, k, v = random_qkv(2000, 2, 2, seed=5)
-    rows = attend(q, k, v, Visibility(2, 2, causal=True), need=ALL).rows
+    rows = attend(q, k, v, Visibility(2, 2, causal=True), need=ALL).statistics
     null = (rows.total <= 1e-6).double().mean((0, 1))
     assert null[0].item() == pytest.approx(0.5, abs=0.03)
 
@@ -125,7 +125,11 @@ def test_all_negative_scores_give_zero_output_and_finite_gradients():
     q, k, v = random_qkv(1, 3, 4)
     q, k, v = (q.abs().requires_grad_(), (-k.abs()).requires_grad_(), v.requires_grad_())
     output = attend(q, k, v, Visibility(3, 4), need=ALL)
-    assert not output.values.any() and not output.rows.total.any() and not output.rows.entropy.any()
-    loss = output.values.sum() + output.rows.total.sum() + output.rows.entropy.sum()
+    assert (
+        not output.values.any()
+        and not output.statistics.total.any()
+        and not output.statistics.entropy.any()
+    )
+    loss = output.values.sum() + output.statistics.total.sum() + output.statistics.entropy.sum()
     for gradient in torch.autograd.grad(loss, (q, k, v)):
         assert not gradient.any()

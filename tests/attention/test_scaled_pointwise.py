@@ -66,7 +66,7 @@ def test_scale_laws_of_variance_and_row_sum(h, alpha):
     for n in lengths:
         output = attend(*normal_scores(8000 // int(n**0.5), n), Visibility(1, n), need=ALL)
         variances.append(output.values.var().item())
-        sums.append(output.rows.total.mean().item())
+        sums.append(output.statistics.total.mean().item())
         assert variances[-1] == pytest.approx(n ** (1 - 2 * alpha) * MOMENTS[h][1], rel=0.15)
         assert sums[-1] == pytest.approx(n ** (1 - alpha) * MOMENTS[h][0], rel=0.05)
     assert fitted_slope(lengths, variances) == pytest.approx(1 - 2 * alpha, abs=0.05)

@@ -95,8 +95,8 @@ def test_statistics_are_float32_under_autocast(spec):
     q, k, v = random_qkv(1, 3, 40, dtype=torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
         output = attend(q, k, v, Visibility(3, 40), need=ALL)
-    assert output.weights.dtype == output.rows.total.dtype == torch.float32
-    assert (output.rows.total - 1).abs().max() < 1e-6
+    assert output.weights.dtype == output.statistics.total.dtype == torch.float32
+    assert (output.statistics.total - 1).abs().max() < 1e-6
 
 
 @pytest.mark.parametrize("alpha", ["1", "2.5", "nan", "0.5"])

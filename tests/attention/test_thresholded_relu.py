@@ -21,7 +21,7 @@ def rows_of_normal_scores(power, n, deviation):
     q = torch.zeros(1000, 2, 1, 2, dtype=torch.float64)
     q[..., 0] = deviation * math.sqrt(2)
     _, k, v = random_qkv(1000, 1, n, dim=2, seed=n)
-    return attend(q, k, v, Visibility(1, n), need=ROWS).rows
+    return attend(q, k, v, Visibility(1, n), need=ROWS).statistics
 
 
 @pytest.mark.parametrize("deviation", [0.1, 1.0, 2.0])
@@ -82,7 +82,7 @@ def test_a_bias_is_added_to_shifted_scores(causal):
     visibility = Visibility(5, 5, causal=causal)
     bias = make_bias(visibility)
     attend = make_attention("thresholded_relu")
-    shifted_q, shifted_k = attend.shift(q / 2, k, visibility)
+    shifted_q, shifted_k = attend.shifted_inputs(q / 2, k, visibility)
     weights = ((shifted_q @ shifted_k.mT + bias.values()).relu() / 4) ** 4
     if causal:
         weights = weights.tril()

@@ -66,7 +66,7 @@ def case_of(queries, keys, *, map=RELU, batch=None, heads=1, dim=16, value_dim=N
     )
     scale = (visibility.counts.clamp_min(1) / 2).rsqrt()
     bias = make_bias(visibility, heads) if options.pop("bias", False) else None
-    attention = SimpleNamespace(map=map, shift=lambda q, k, _: (q, k), shift_channels=0)
+    attention = SimpleNamespace(map=map, shifted_inputs=lambda q, k, _: (q, k), shift_channels=0)
     q = q / dim**0.5
     problem = AttentionProblem(attention, q, k, v, visibility, bias, 0.0, Need(), scale)
     return dataclasses.replace(problem, **options)

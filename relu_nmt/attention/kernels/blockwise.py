@@ -5,6 +5,7 @@ again. Only sums couple the keys of a row, so that no running maximum or rescali
 in flash attention for softmax.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,7 +30,7 @@ class QueryBlock:
     ``scores`` are kept for the backward pass, unless it computes them again.
     """
 
-    rows: slice
+    queries: slice
     num_keys: int
     seed: int
     live: Tensor | None = None
@@ -59,47 +60,45 @@ class Part:
             return ()
         if isinstance(self.sample, slice):
             return (self.sample,)
-        first = self.heads.start
-        is_single = self.heads.stop - self.heads.start == 1
         # Products of a matrix are faster than of a batch of one.
-        return self.sample, first if is_single else self.heads
+        is_single = self.heads.stop - self.heads.start == 1
+        return self.sample, self.heads.start if is_single else self.heads
 
 
 def make_parts(visibility: Visibility, q: Tensor, k: Tensor, seed: int = 0) -> list[Part]:
     """Return the parts into which samples and heads are divided. ``seed`` is the first block's."""
-    parts, rows = _parts(visibility, q, k)
+    parts, rows_per_block = _parts(visibility, q, k)
     num_queries = visibility.num_queries
-    offset = visibility.offset
     for part in parts:
-        for start in range(0, num_queries, rows):
-            stop = min(start + rows, num_queries)
+        for start in range(0, num_queries, rows_per_block):
+            stop = min(start + rows_per_block, num_queries)
             num_keys = part.num_keys
-            if offset is not None:  # leave out the keys behind the last query's own
-                num_keys = max(0, min(num_keys, offset + stop))
+            if visibility.hides_later:  # leave out the keys behind the last query's own
+                num_keys = max(0, min(num_keys, visibility.offset + stop))
             part.blocks.append(QueryBlock(slice(start, stop), num_keys, seed))
             seed += 1
     return parts
 
 
 def _parts(visibility: Visibility, q: Tensor, k: Tensor) -> tuple[list[Part], int]:
-    """Return the parts without blocks, and the number of queries of a block."""
+    """Return the parts without blocks, and the number of rows, or queries, of a block."""
     batch, heads = q.shape[:2]
     num_keys = k.size(2)
     mask = visibility.key_mask
     if tuned.waits(q):
         # Take one part for all samples: its mask need not be read from the device.
         hidden = None if mask is None else ~mask[:, None, None, :]
-        rows = tuned.GPU_BLOCK_WEIGHTS // max(1, batch * heads * num_keys)
-        return [Part(None, slice(None), num_keys, hidden)], max(tuned.GPU_LEAST_ROWS, rows)
+        fitting = tuned.GPU_BLOCK_WEIGHTS // max(1, batch * heads * num_keys)
+        return [Part(None, slice(None), num_keys, hidden)], max(tuned.GPU_LEAST_ROWS, fitting)
     # Find the rows of a block of one head, and how many such blocks fit into the cache.
     weights = tuned.CPU_BLOCK_BYTES // q.element_size()
     if q.element_size() == 2:
         weights *= 2
-    rows = max(tuned.CPU_LEAST_ROWS, weights // max(1, num_keys))
+    rows_per_block = max(tuned.CPU_LEAST_ROWS, weights // max(1, num_keys))
     # Make causal blocks short, so that they compute few hidden weights.
     if visibility.hides_later:
-        rows = min(rows, tuned.CPU_LEAST_ROWS)
-    size = max(1, num_keys * min(rows, q.size(2)))
+        rows_per_block = min(rows_per_block, tuned.CPU_LEAST_ROWS)
+    size = max(1, num_keys * min(rows_per_block, q.size(2)))
     # Short sequences: several samples with all their heads fill half the cache.
     parts: list[Part] = []
     samples = weights // 2 // (heads * size)
@@ -108,14 +107,14 @@ def _parts(visibility: Visibility, q: Tensor, k: Tensor) -> tuple[list[Part], in
             several = slice(start, start + samples)
             length, hidden = _visible(mask, several, num_keys)
             parts.append(Part(several, slice(None), length, hidden))
-        return parts, rows
+        return parts, rows_per_block
     # Longer ones: some heads of one sample.
     together = max(1, weights // size)
     for sample in range(batch):
         length, hidden = _visible(mask, sample, num_keys)
         for head in range(0, heads, together):
             parts.append(Part(sample, slice(head, head + together), length, hidden))
-    return parts, rows
+    return parts, rows_per_block
 
 
 def _visible(mask: Tensor | None, sample: int | slice, num_keys: int) -> tuple[int, Tensor | None]:
@@ -175,7 +174,7 @@ def run_autograd(function: Any, problem: AttentionProblem, num_seeds: int) -> At
     without_inputs = replace(problem, q=NO_INPUT, k=NO_INPUT, v=NO_INPUT)
     table = None if problem.bias is None else problem.bias.table
     # Cast here to the dtype of the products, since a function turns autocast off.
-    q, k = problem.attention.shift(problem.q, problem.k, problem.visibility)
+    q, k = problem.attention.shifted_inputs(problem.q, problem.k, problem.visibility)
     v = problem.v
     dtype = v.dtype
     if torch.is_autocast_enabled(v.device.type) and dtype != torch.float64:
@@ -183,7 +182,7 @@ def run_autograd(function: Any, problem: AttentionProblem, num_seeds: int) -> At
     q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     values, *sums = function.apply(q, k, v, table, without_inputs, seed)
     return AttentionOutput(
-        values.to(problem.v.dtype), sums=RowSums(*sums) if problem.need.rows else None
+        values.to(problem.v.dtype), sums=RowSums(*sums) if problem.need.any_statistics else None
     )
 
 
@@ -216,28 +215,25 @@ class _Blockwise(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         exact = torch.promote_types(q.dtype, torch.float32)
         values = _heads_inside(v, q.size(2))
-        rows = problem.need.rows
+        has_sums = problem.need.any_statistics
         telemetry = problem.need.telemetry
-        needed = (rows, rows and problem.attention.map.non_negative, telemetry, telemetry)
-        sums = [
-            q.new_zeros(q.shape[:3], dtype=exact) if is_needed else None for is_needed in needed
-        ]
+        needed = (has_sums, has_sums and problem.attention.map.non_negative, telemetry, telemetry)
+        shape = q.shape[:3]
+        sums = [q.new_zeros(shape, dtype=exact) if is_needed else None for is_needed in needed]
         ctx.parts = make_parts(problem.visibility, q, k, seed)
         ctx.problem = problem
         ctx.save_for_backward(q, k, v)
         # Leave missing gradients None, to save their products.
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*(x for x in sums[2:] if x is not None))
-        # Fill them block by block. ``room`` counts the bytes of scores that may still be kept.
-        step = _Steps(problem, q, k, v)
+        memory = _Memory()
         if any(ctx.needs_input_grad) and not tuned.waits(q):
-            step.room = tuned.KEPT_BYTES
+            memory.room = tuned.KEPT_BYTES
+        # Fill values and sums block by block.
+        inputs = [x.contiguous() for x in (q, k, v)]
         with torch.autocast(q.device.type, enabled=False):
             for part in ctx.parts:
-                step.enter(part)
-                at = part.index
-                for block in part.blocks:
-                    step.forward(block, values[at], [_part_of(x, at) for x in sums])
+                _PartWork(problem, part, inputs, memory).forward(values, sums)
         return values, *sums
 
     @staticmethod
@@ -253,22 +249,16 @@ class _Blockwise(torch.autograd.Function):
         grad_table = None
         if ctx.needs_input_grad[3]:
             grad_table = torch.zeros_like(ctx.problem.bias.table)
-        step = _Steps(ctx.problem, q, k, v)
+        memory = _Memory()
+        inputs = [x.contiguous() for x in (q, k, v)]
         with torch.autocast(q.device.type, enabled=False):
             for part in ctx.parts:
-                step.enter(part)
-                at = part.index
-                step.begin_backward(grad_values[at], [_part_of(x, at) for x in grad_sums[:2]])
-                for block in part.blocks:
-                    step.backward(block, grads[0][at], grad_table)
-                # Copy the part's gradients. Keys behind its last one keep 0.
-                for grad, total in zip(grads[1:], (step.grad_keys, step.grad_values), strict=True):
-                    if total is not None:
-                        grad[at][..., : part.num_keys, :] = total
+                work = _PartWork(ctx.problem, part, inputs, memory)
+                work.backward(grad_values, grad_sums[:2], grads, grad_table)
         return *grads, grad_table, None, None
 
 
-def _part_of(x: Tensor | None, index: Any) -> Tensor | None:
+def _at(x: Tensor | None, index: Any) -> Tensor | None:
     return None if x is None else x[index]
 
 
@@ -277,123 +267,144 @@ def _heads_inside(like: Tensor, length: int) -> Tensor:
     return like.new_zeros(len(like), length, like.size(1), like.size(3)).transpose(1, 2)
 
 
-class _Steps:
-    """Computes block by block, forward or backward. All blocks use the same memory."""
+class _Memory:
+    """Memory of the products, which all blocks use in turn.
 
-    def __init__(self, problem: AttentionProblem, q: Tensor, k: Tensor, v: Tensor) -> None:
+    ``room`` counts the bytes of scores that may still be kept for the backward pass.
+    """
+
+    def __init__(self) -> None:
+        self.room = 0
+        self._buffers: dict[str, Tensor] = {}
+
+    def product(self, name: str, a: Tensor, b: Tensor) -> Tensor:
+        """Return a @ b in the memory called ``name``."""
+        shape = torch.Size((*a.shape[:-1], b.size(-1)))
+        buffer = self._buffers.get(name)
+        if buffer is None or buffer.numel() < shape.numel():
+            buffer = self._buffers[name] = a.new_empty(shape.numel())
+        return torch.matmul(a, b, out=buffer[: shape.numel()].view(shape))
+
+    def keeps(self, name: str, product: Tensor) -> bool:
+        """Return True if there is room to keep a product, whose memory is then used no more."""
+        if product.nbytes > self.room:
+            self.room = 0  # a smaller block would keep the memory of a larger one
+            return False
+        self.room -= product.nbytes
+        del self._buffers[name]
+        return True
+
+
+class _PartWork:
+    """The inputs of a part, and what is computed from them block by block."""
+
+    def __init__(
+        self, problem: AttentionProblem, part: Part, inputs: Sequence[Tensor], memory: _Memory
+    ) -> None:
+        index = part.index
         self.problem = problem
         self.map = problem.attention.map
-        self.all = (q.contiguous(), k.contiguous(), v.contiguous())
-        self.exact = torch.promote_types(q.dtype, torch.float32)
-        # In float16 unscaled sums over many keys would overflow. Otherwise scaling the outputs is
-        # cheaper.
-        self.scale_first = v.dtype == torch.float16
-        # Look for zero weights only where reading them does not wait for the device.
-        self.skips = self.map.rectifies and not tuned.waits(q)
-        self.room = 0
-        self.memory: dict[str, Tensor] = {}
-
-    def enter(self, part: Part) -> None:
-        """Work on the blocks of a part: take its inputs, row scale [..., Nq, 1] and bias."""
         self.part = part
-        at = part.index
-        self.q, self.k, self.v = (x[at] for x in self.all)
-        self.row_scale = self.problem.row_scale.expand(self.all[0].shape[:3])[..., None][at]
-        self.bias = self.problem.bias
+        self.memory = memory
+        self.q, self.k, self.v = (x[index] for x in inputs)
+        self.row_scale = problem.row_scale.expand(inputs[0].shape[:3])[..., None][index]
+        self.bias = problem.bias
         if self.bias is not None and part.sample is not None:
             self.bias = self.bias.part(part.sample, part.heads)
+        self.exact = torch.promote_types(self.q.dtype, torch.float32)
+        # In float16 unscaled sums over many keys would overflow. Otherwise scaling the outputs is
+        # cheaper.
+        self.scale_first = self.v.dtype == torch.float16
 
-    def forward(self, block: QueryBlock, values: Tensor, sums: list[Tensor | None]) -> None:
-        """Write the rows of ``block`` of outputs and sums, which start at 0. Find its live keys."""
-        if block.num_keys == 0:
-            return
-        # Keep the scores while there is room. Otherwise leave out keys whose weights are zero.
-        z = self._scores(block)
-        if z.nbytes <= self.room:
-            block.scores = z
-            self.room -= z.nbytes
-            del self.memory["z"]
-        else:
-            self.room = 0  # a smaller block would keep the memory of a larger one
-            if self.skips:
+    def forward(self, values: Tensor, sums: Sequence[Tensor | None]) -> None:
+        """Write the part of the outputs and sums, which start at 0. Find the live keys."""
+        values = values[self.part.index]
+        sums = [_at(x, self.part.index) for x in sums]
+        for block in self.part.blocks:
+            if block.num_keys == 0:
+                continue
+            # Keep the scores while there is room. Otherwise leave out keys whose weights are zero,
+            # but look for them only where reading them does not wait for the device.
+            z = self._scores(block)
+            if self.memory.keeps("z", z):
+                block.scores = z
+            elif self.map.rectifies and not tuned.waits(z):
                 block.live = live_keys(z)
-            if block.live is not None:
-                z = z.index_select(-1, block.live)
-            if z.size(-1) == 0:
-                return
-        w = self._weights(z, block)
-        total, logs, nonzero, largest = (_part_of(x, (..., block.rows)) for x in sums)
-        if total is not None:
-            total.copy_(w.sum(-1, dtype=self.exact))
-        if logs is not None:
-            logs.copy_(self._logs(w).mul_(w).sum(-1))
-        if nonzero is not None and largest is not None:
-            nonzero.copy_((w != 0).sum(-1))
-            largest.copy_(w.abs().amax(-1))
-        factors = self._dropout_factors(w, block)
-        if factors is not None:
-            w = w * factors
-        row_scale = self.row_scale[..., block.rows, :]
-        if self.scale_first:
-            w = w * row_scale
-        product = self._product("out", w.to(self.v.dtype), self._seen(self.v, block))
-        if not self.scale_first:
-            product.mul_(row_scale)
-        values[..., block.rows, :] = product
+                if block.live is not None:
+                    z = z.index_select(-1, block.live)
+                if z.size(-1) == 0:
+                    continue
+            w = self._weights(z, block)
+            total, logs, nonzero, largest = (_at(x, (..., block.queries)) for x in sums)
+            if total is not None:
+                total.copy_(w.sum(-1, dtype=self.exact))
+            if logs is not None:
+                logs.copy_(self._logs(w).mul_(w).sum(-1))
+            if nonzero is not None and largest is not None:
+                nonzero.copy_((w != 0).sum(-1))
+                largest.copy_(w.abs().amax(-1))
+            w = self._dropped(w, self._dropout_factors(w, block), block)
+            product = self.memory.product("out", w, self._seen(self.v, block))
+            if not self.scale_first:
+                product.mul_(self.row_scale[..., block.queries, :])
+            values[..., block.queries, :] = product
 
-    def begin_backward(self, grad: Tensor, grad_sums: list[Tensor | None]) -> None:
-        """Set the part's gradients of outputs [..., Nq, dv] and of total and logs [..., Nq]."""
+    def backward(
+        self,
+        grad: Tensor,
+        grad_sums: Sequence[Tensor | None],
+        grads: Sequence[Tensor],
+        grad_table: Tensor | None,
+    ) -> None:
+        """Write the part of the gradients of q, k and v, which start at 0. Add to the table's.
+
+        ``grad`` is the gradient of the outputs. ``grad_sums`` are the gradients of total and logs.
+        """
+        grad = grad[self.part.index]
         if not self.scale_first:
             grad = (grad * self.row_scale).to(grad.dtype)
-        self.grad = grad.contiguous()
-        self.grad_total, self.grad_logs = grad_sums
-        self.grad_keys: Tensor | None = None
-        self.grad_values: Tensor | None = None
-
-    def backward(self, block: QueryBlock, grad_queries: Tensor, grad_table: Tensor | None) -> None:
-        """Write the rows of ``block`` of the queries' gradient. Add to all other gradients."""
-        if block.num_keys == 0 or (block.live is not None and len(block.live) == 0):
-            return
-        rows = block.rows
-        dtype = self.v.dtype
-        # Compute scores and weights again, with the same dropout.
-        k, v = self._seen(self.k, block), self._seen(self.v, block)
-        z = self._scores(block) if block.scores is None else block.scores
-        w = self._weights(z, block)
-        factors = self._dropout_factors(w, block)
-        dropped = w
-        if factors is not None:
-            dropped = w * factors
-        if self.scale_first:
-            dropped = dropped * self.row_scale[..., rows, :]
-        grad = self.grad[..., rows, :]
-        dropped = dropped.to(dtype)
-        self.grad_values = self._added("dv", self.grad_values, dropped, grad, block)
-        dw = self._product("dw", grad, v.transpose(-1, -2))
-        if self.scale_first:
-            dw = dw.float() * self.row_scale[..., rows, :]
-        if factors is not None:
-            dw.mul_(factors)
-        # Add the gradients of the row sums. Where w is 0 the derivative of the map removes them.
-        if self.grad_total is not None:
-            dw.add_(self.grad_total[..., rows, None])
-        if self.grad_logs is not None:
-            dw.add_(self._logs(w).add_(1.0).mul_(self.grad_logs[..., rows, None]))
-        dz = self._times_derivative(dw, z, block)
-        if grad_table is not None and self.bias is not None:
-            bias = self.bias.block(rows, block.keys)
-            by_sample = dz.to(grad_table.dtype)[(None,) * (4 - dz.dim())]  # [B, H, rows, n]
-            bias.add_gradient(by_sample, grad_table[self.part.heads])
-        dz = dz.to(dtype)
-        grad_queries[..., rows, :] = self._product("dq", dz, k)
-        self.grad_keys = self._added("dk", self.grad_keys, dz, self.q[..., rows, :], block)
+        grad = grad.contiguous()
+        grad_total, grad_logs = (_at(x, self.part.index) for x in grad_sums)
+        grad_q, grad_k, grad_v = (x[self.part.index] for x in grads)
+        sum_k = sum_v = None
+        for block in self.part.blocks:
+            if block.num_keys == 0 or (block.live is not None and len(block.live) == 0):
+                continue
+            # Compute scores and weights again, with the same dropout.
+            rows = (..., block.queries, slice(None))
+            z = self._scores(block) if block.scores is None else block.scores
+            w = self._weights(z, block)
+            factors = self._dropout_factors(w, block)
+            sum_v = self._added("dv", sum_v, self._dropped(w, factors, block), grad[rows], block)
+            dw = self.memory.product("dw", grad[rows], self._seen(self.v, block).transpose(-1, -2))
+            if self.scale_first:
+                dw = dw.float() * self.row_scale[rows]
+            if factors is not None:
+                dw.mul_(factors)
+            # Add the gradients of the row sums. Where w is 0 the map's derivative removes them.
+            if grad_total is not None:
+                dw.add_(grad_total[..., block.queries, None])
+            if grad_logs is not None:
+                dw.add_(self._logs(w).add_(1.0).mul_(grad_logs[..., block.queries, None]))
+            dz = self._times_derivative(dw, z, block)
+            if grad_table is not None and self.bias is not None:
+                bias = self.bias.block(block.queries, block.keys)
+                by_sample = dz.to(grad_table.dtype)[(None,) * (4 - dz.dim())]  # [B, H, queries, n]
+                bias.add_gradient(by_sample, grad_table[self.part.heads])
+            dz = dz.to(self.v.dtype)
+            grad_q[rows] = self.memory.product("dq", dz, self._seen(self.k, block))
+            sum_k = self._added("dk", sum_k, dz, self.q[rows], block)
+        # Copy the sums over the blocks. Keys behind the part's last one keep 0.
+        for grad_keys, total in ((grad_k, sum_k), (grad_v, sum_v)):
+            if total is not None:
+                grad_keys[..., : self.part.num_keys, :] = total
 
     def _scores(self, block: QueryBlock) -> Tensor:
         """Return z of the block's live keys, rectified and 0 where hidden if the map rectifies."""
         k = self._seen(self.k, block)
-        z = self._product("z", self.q[..., block.rows, :], k.transpose(-1, -2))
+        z = self.memory.product("z", self.q[..., block.queries, :], k.transpose(-1, -2))
         if self.bias is not None:
-            bias = self.bias.block(block.rows, block.keys).values()
+            bias = self.bias.block(block.queries, block.keys).values()
             z.add_(bias.view(bias.shape[-z.dim() :]))
         if self.map.rectifies:
             self._hide(z.relu_(), block)
@@ -422,20 +433,20 @@ class _Steps:
 
     def _hide(self, weights: Tensor, block: QueryBlock) -> None:
         """Set the entries of hidden keys to 0, in place."""
-        rows = block.rows
-        offset = self.problem.visibility.offset
+        start = block.queries.start
         if self.part.hidden is not None:
             hidden = self.part.hidden[..., : block.num_keys]
             if block.live is not None:
                 hidden = hidden.index_select(-1, block.live)
             weights.masked_fill_(hidden, 0.0)
-        if offset is not None:
+        if self.problem.visibility.hides_later:
             # Query i sees keys up to offset + i, so only the last columns have hidden entries.
-            first = max(0, offset + rows.start + 1)
+            offset = self.problem.visibility.offset
+            first = max(0, offset + start + 1)
             if block.live is None:
-                weights[..., first:].tril_(offset + rows.start - first)
+                weights[..., first:].tril_(offset + start - first)
             else:
-                last = torch.arange(rows.start, rows.stop, device=weights.device) + offset
+                last = torch.arange(start, block.queries.stop, device=weights.device) + offset
                 weights.masked_fill_(block.live > last[:, None], 0.0)
 
     def _logs(self, w: Tensor) -> Tensor:
@@ -448,19 +459,19 @@ class _Steps:
         generator = torch.Generator(w.device).manual_seed(block.seed)
         return dropout_factors(w, self.problem.dropout, generator)
 
+    def _dropped(self, w: Tensor, factors: Tensor | None, block: QueryBlock) -> Tensor:
+        """Return the weights as factors of the values, after dropout and an early scale."""
+        if factors is not None:
+            w = w * factors
+        if self.scale_first:
+            w = w * self.row_scale[..., block.queries, :]
+        return w.to(self.v.dtype)
+
     def _seen(self, keys: Tensor, block: QueryBlock) -> Tensor:
         """Return the rows [..., n, d] of keys or values that the block's queries see."""
         if block.live is not None:
             return keys.index_select(-2, block.live)
         return keys[..., : block.num_keys, :]
-
-    def _product(self, name: str, a: Tensor, b: Tensor) -> Tensor:
-        """Return a @ b in the memory called ``name``."""
-        shape = torch.Size((*a.shape[:-1], b.size(-1)))
-        memory = self.memory.get(name)
-        if memory is None or memory.numel() < shape.numel():
-            memory = self.memory[name] = a.new_empty(shape.numel())
-        return torch.matmul(a, b, out=memory[: shape.numel()].view(shape))
 
     def _added(
         self, name: str, total: Tensor | None, weights: Tensor, x: Tensor, block: QueryBlock
@@ -470,19 +481,19 @@ class _Steps:
         weights = weights.transpose(-1, -2)
         is_whole = block.live is None and block.num_keys == self.part.num_keys
         if total is None and is_whole:
-            product = self._product(name, weights, x)
-            is_last = block.rows.stop == self.q.size(-2)
+            product = self.memory.product(name, weights, x)
+            is_last = block.queries.stop == self.q.size(-2)
             return product if is_last else product.to(self.exact, copy=True)
         # Otherwise add to the rows of the block's keys, from zeros on.
         if total is None:
             total = x.new_zeros(*x.shape[:-2], self.part.num_keys, x.size(-1), dtype=self.exact)
         if block.live is not None:
-            total.index_add_(-2, block.live, self._product(name, weights, x).to(total))
+            total.index_add_(-2, block.live, self.memory.product(name, weights, x).to(total))
             return total
         # Take one fused product where possible.
         visible_total = total[..., : block.num_keys, :]
         if visible_total.dtype == x.dtype and x.dim() == 2:
             visible_total.addmm_(weights, x)
         else:
-            visible_total.add_(self._product(name, weights, x))
+            visible_total.add_(self.memory.product(name, weights, x))
         return total

@@ -29,7 +29,7 @@ def pointwise(problem: AttentionProblem) -> AttentionOutput:
     are of h(z_ij).
     """
     visibility = problem.visibility
-    q, k = problem.attention.shift(problem.q, problem.k, visibility)
+    q, k = problem.attention.shifted_inputs(problem.q, problem.k, visibility)
     scores = q @ k.transpose(-1, -2)  # [B, H, Nq, Nk]
     if problem.bias is not None:
         scores = scores + problem.bias.values()
@@ -39,7 +39,7 @@ def pointwise(problem: AttentionProblem) -> AttentionOutput:
         mapped = mapped.masked_fill(visibility.hidden, 0.0)
     weights = mapped * problem.row_scale[..., None]
     output = AttentionOutput(weighted_values(weights, problem).to(problem.v.dtype))
-    if problem.need.rows:
+    if problem.need.any_statistics:
         output.sums = row_sums(mapped, problem.need, problem.attention.map.non_negative)
     if problem.need.weights:
         output.weights = weights
@@ -94,11 +94,11 @@ def whole_rows(problem: AttentionProblem) -> AttentionOutput:
     """Solve a problem by the definition, with the whole matrix of weights."""
     need = problem.need
     weights = problem.attention.weights(problem)
-    rows = None
-    if need.rows:
+    statistics = None
+    if need.any_statistics:
         sums = row_sums(weights, need, problem.attention.capabilities.non_negative)
-        rows = row_statistics(sums, problem.visibility)
-    output = AttentionOutput(weighted_values(weights, problem), rows=rows)
+        statistics = row_statistics(sums, problem.visibility)
+    output = AttentionOutput(weighted_values(weights, problem), statistics=statistics)
     if need.weights:
         output.weights = weights
     return output
@@ -114,15 +114,16 @@ def blocks_of_rows(problem: AttentionProblem) -> AttentionOutput:
     need = problem.need
     positive = problem.attention.capabilities.non_negative
     num_queries = problem.q.size(2)
-    rows_of_block = tuned.ROWS_BLOCK_WEIGHTS * num_queries // max(1, _num_weights(problem))
-    size = max(tuned.ROWS_LEAST_ROWS, rows_of_block)
+    fitting = tuned.ROWS_BLOCK_WEIGHTS * num_queries // max(1, _num_weights(problem))
+    rows_per_block = max(tuned.ROWS_LEAST_ROWS, fitting)
 
-    def block(q: Tensor, k: Tensor, v: Tensor, rows: slice) -> tuple[Tensor, RowSums | None]:
-        part_bias = None if bias is None else bias.block(rows, slice(k.size(2)))
-        part = replace(problem, q=q, k=k, v=v, visibility=visibility.block(rows), bias=part_bias)
+    def block(q: Tensor, k: Tensor, v: Tensor, queries: slice) -> tuple[Tensor, RowSums | None]:
+        part_bias = None if bias is None else bias.block(queries, slice(k.size(2)))
+        visible = visibility.block(queries)
+        part = replace(problem, q=q, k=k, v=v, visibility=visible, bias=part_bias)
         weights = problem.attention.weights(part)
         values = weighted_values(weights, part)
-        return values, row_sums(weights, need, positive) if need.rows else None
+        return values, row_sums(weights, need, positive) if need.any_statistics else None
 
     # Solve block by block. With gradients, keep only the inputs of each.
     solve: Any = block
@@ -130,16 +131,16 @@ def blocks_of_rows(problem: AttentionProblem) -> AttentionOutput:
         solve = partial(checkpoint, block, use_reentrant=False)
     outputs = []
     sums = []
-    for start in range(0, num_queries, size):
-        rows = slice(start, min(start + size, num_queries))
+    for start in range(0, num_queries, rows_per_block):
+        queries = slice(start, min(start + rows_per_block, num_queries))
         # Leave out keys behind the last query's own.
-        keys = slice(visibility.block(rows).num_keys)
-        q, k, v = problem.q[:, :, rows], problem.k[:, :, keys], problem.v[:, :, keys]
-        values, block_sums = solve(q, k, v, rows)
+        keys = slice(visibility.block(queries).num_keys)
+        q, k, v = problem.q[:, :, queries], problem.k[:, :, keys], problem.v[:, :, keys]
+        values, block_sums = solve(q, k, v, queries)
         outputs.append(values)
         sums.append(block_sums)
     statistics = None
-    if need.rows:
+    if need.any_statistics:
         # Join each kind of sums over the blocks.
         tables: list[Any] = [
             None if parts[0] is None else torch.cat(parts, 2) for parts in zip(*sums, strict=True)
@@ -162,7 +163,7 @@ def is_large(problem: AttentionProblem) -> bool:
 
 def needs_blocks(problem: AttentionProblem) -> bool:
     """Return True if the matrix is large and statistics or a bias would need all of it."""
-    return is_large(problem) and (problem.need.rows or problem.bias is not None)
+    return is_large(problem) and (problem.need.any_statistics or problem.bias is not None)
 
 
 def _num_weights(problem: AttentionProblem) -> int:
@@ -192,4 +193,4 @@ def fused(problem: AttentionProblem) -> AttentionOutput:
 
 def supports_fused(problem: AttentionProblem) -> bool:
     """Return True if only outputs are wanted, without a bias, which would be a whole matrix."""
-    return problem.bias is None and not (problem.need.rows or problem.need.weights)
+    return problem.bias is None and not (problem.need.any_statistics or problem.need.weights)

@@ -164,7 +164,7 @@ class _PointwiseAttention(torch.autograd.Function):
         ctx.problem = problem
         ctx.seed = seed
         out = _empty_like_tokens(v, q.size(2))
-        rows = problem.need.rows
+        rows = problem.need.any_statistics
         telemetry = problem.need.telemetry
         logs = rows and problem.attention.map.non_negative
         sums = [

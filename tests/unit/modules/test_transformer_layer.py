@@ -123,7 +123,7 @@ def test_recomputation_leaves_no_second_record():
     model = objective.model.train()
     with record_attention(model, Need(statistics=True)) as records:
         features = model(batch.src_tokens, batch.prev_output_tokens)
-        sum(record.rows.total.sum() for record in records).add(features.sum()).backward()
+        sum(record.statistics.total.sum() for record in records).add(features.sum()).backward()
     slots = slots_of(records)
     assert slots == [
         *(("encoder", 0), ("encoder", 1)),

@@ -257,7 +257,7 @@ def test_statistics_count_visible_keys():
     local = (counts * np.log(counts)).sum()
     document = 10 * math.log(10) + 8 * math.log(8)
     lower, upper = attention_sums(records).values()
-    assert len(records) == 3 and (lower.rows, upper.rows) == (18, 36)
+    assert len(records) == 3 and (lower.num_rows, upper.num_rows) == (18, 36)
     assert lower.log_counts == pytest.approx(local)
     assert upper.log_counts == pytest.approx(local + document)
 

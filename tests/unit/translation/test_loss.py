@@ -53,7 +53,7 @@ def test_loss_is_the_sum_over_real_target_tokens_plus_the_mean_regularizer():
             if target != PAD:
                 nll -= scores[target]
                 smooth -= 0.9 * scores[target] + 0.1 / 19 * (scores.sum() - scores[target])
-    terms = [regularizer_terms(r.rows, r.visibility, 0.1) for r in records]
+    terms = [regularizer_terms(r.statistics, r.visibility, 0.1) for r in records]
     assert len(terms) == 6
     penalty = sum(0.3 * norm + 0.2 * entropy for norm, entropy in terms) / 6
     assert result.sample_size == 8

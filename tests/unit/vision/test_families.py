@@ -43,7 +43,7 @@ def test_models_of_non_square_images(family, sides):
     output.logits.square().sum().backward()
     assert output.logits.isfinite().all()
     if family != "swin":  # whose windows are sequences
-        rows = records[0].rows
+        rows = records[0].statistics
         assert model.num_tokens == (0 if rows is None else rows.total.size(2))
 
 

@@ -39,7 +39,7 @@ def test_loss_is_the_sum_over_images_plus_the_mean_regularizer():
     expected = 0.0
     for scores, label in zip(log_probs, b.labels, strict=True):
         expected -= 0.9 * scores[label] + 0.1 / 3 * scores.sum()
-    terms = [regularizer_terms(r.rows, r.visibility, 0.1) for r in records]
+    terms = [regularizer_terms(r.statistics, r.visibility, 0.1) for r in records]
     assert len(terms) == 2
     penalty = sum(0.3 * norm + 0.2 * entropy for norm, entropy in terms) / 2
     result = criterion(b)

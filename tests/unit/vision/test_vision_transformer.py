@@ -257,7 +257,7 @@ def test_every_block_has_a_record_if_requested():
         model(images)
     assert slots_of(records) == [("encoder", 0), ("encoder", 1)]
     for record in records:
-        torch.testing.assert_close(record.rows.total, torch.ones(3, 2, 5))
+        torch.testing.assert_close(record.statistics.total, torch.ones(3, 2, 5))
         assert record.weights.shape == (3, 2, 5, 5)
         assert record.visibility.counts.item() == 5
 

@@ -63,7 +63,7 @@ class WithoutWeights(SoftmaxAttention):
         if need is not None and need.weights:
             raise ConfigError("has no weights to show")
         output = super().forward(q, k, v, visibility)
-        output.rows = None
+        output.statistics = None
         return output
 
 
@@ -126,7 +126,7 @@ def test_a_recorder_ends_with_its_block_and_keeps_other_needs():
         output = attention(q, k, v, visibility, need=Need(statistics=True))
         attention(q, k, v, visibility)
     assert len(captured) == 2 and captured[1].weights.shape == (1, 2, 3, 3)
-    assert output.rows is not None
+    assert output.statistics is not None
     assert attention(q, k, v, visibility).weights is None
 
 
