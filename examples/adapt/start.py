@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.config.classes import to_dict
 from relu_nmt.config.shared import BatchLimits
+from relu_nmt.data.batch_plan import BatchRules
 from relu_nmt.data.translation_batches import TranslationBatches
 from relu_nmt.drawing.pages import number
 from relu_nmt.io.safe_write import write_text
@@ -62,9 +63,10 @@ def table(data: Path, path: Path) -> str:
     """Return the losses of each start as a table of Markdown."""
     task = TranslationTask.from_data_folder(data)
     limits = BatchLimits(max_tokens=MAX_TOKENS)
-    train = TranslationBatches(task.load_split("train"), limits, seed=SEED)
+    rules = BatchRules(limits, is_training=True, seed=SEED)
+    train = TranslationBatches(task.load_split("train"), rules)
     train.begin_epoch(1)
-    valid = TranslationBatches(task.load_split("valid"), limits)
+    valid = TranslationBatches(task.load_split("valid"), BatchRules(limits))
     softmax, _, _ = load_model(path)
     stored = to_dict(softmax.config)
     lines = ["| attention | weights as they are | calibrated |", "| --- | --- | --- |"]

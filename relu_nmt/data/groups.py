@@ -50,7 +50,6 @@ class Groups:
     # Tokens of its sentences on their longer sides, context and </s> included, as the limit counts.
     tokens: np.ndarray
     context: np.ndarray  # number of the first sentence of its context, ``first`` without context
-    num_lacking: np.ndarray  # separators that its only sentence lacks, but which its size includes
 
     def __len__(self) -> int:
         return len(self.first)
@@ -70,12 +69,16 @@ class Groups:
         """Mask of the groups whose only sentence exceeds the limit, bool [groups]."""
         return (self.tokens > self.limit) & (self.limit != SINGLE_SENTENCES)
 
-    def sizes(self, sentence_sizes: np.ndarray) -> np.ndarray:
-        """Return the tokens of each group, int [groups], from the tokens of each sentence."""
+    def sizes(self, sentence_sizes: np.ndarray, num_lacking: int = 0) -> np.ndarray:
+        """Return the tokens of each group, int [groups], from the tokens of each sentence.
+
+        ``num_lacking`` is the number of these tokens that a sentence lacks if it stands alone.
+        """
         if self.count.max(initial=1) == 1:
-            return sentence_sizes[self.first] - self.num_lacking
+            return sentence_sizes[self.first] - num_lacking
         totals = np.append(0, np.cumsum(sentence_sizes.astype(np.int64) - 1))
-        return totals[self.first + self.count] - totals[self.first] + 1 - self.num_lacking
+        sizes: np.ndarray = totals[self.first + self.count] - totals[self.first] + 1
+        return sizes - num_lacking * (self.count == 1)
 
     def select(self, chosen: np.ndarray) -> "Groups":
         """Return the groups of a mask, bool [groups], or of indices, int64."""
@@ -100,7 +103,7 @@ def plan_groups(
         limit: most tokens of a group, for all documents or int [documents]. 1: single sentences.
         overlap: most sentences of context before a group. Context and first sentence must fit
             ``limit``.
-        num_lacking: tokens in the size of a sentence that it lacks if it is its own group.
+        num_lacking: number of the tokens of a sentence that it lacks if it is its own group.
 
     Example:
         >>> groups = plan_groups(np.array([4, 4, 4, 4]), np.array([4]), 10, overlap=1)
@@ -113,8 +116,7 @@ def plan_groups(
     if (limits == SINGLE_SENTENCES).all():
         single = np.broadcast_to(np.int64(1), sizes.shape)  # takes no memory
         indices = np.arange(len(sizes))
-        lacking = np.broadcast_to(np.int32(num_lacking), sizes.shape)
-        return Groups(indices, single, document_of, single, sizes - lacking, indices, lacking)
+        return Groups(indices, single, document_of, single, sizes - num_lacking, indices)
     tokens_before = np.append(0, np.cumsum(sizes.astype(np.int64) - 1))  # each sentence
     totals = tokens_before.tolist()
     starts: list[int] = []
@@ -138,9 +140,9 @@ def plan_groups(
     context = np.array(contexts, dtype=np.int64) if overlap else first
     ends = np.append(first[1:], len(sizes))[: len(first)]
     document = document_of[first]
-    lacking = np.where(ends - context == 1, num_lacking, 0)
-    tokens = tokens_before[ends] - tokens_before[context] + 1 - lacking
-    return Groups(first, ends - first, document, limits[document], tokens, context, lacking)
+    tokens = tokens_before[ends] - tokens_before[context] + 1
+    tokens -= num_lacking * (ends - context == 1)
+    return Groups(first, ends - first, document, limits[document], tokens, context)
 
 
 def first_context(totals: Sequence[int], earliest: int, first: int, end: int, limit: int) -> int:

@@ -1,7 +1,8 @@
 """The sentence pairs of one split, read from disk on demand."""
 
+import bisect
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,41 +24,39 @@ LENGTHS_FILE = "document_lengths.json"  # beside the checkpoints, with the lengt
 Pair = tuple[np.ndarray, np.ndarray | None]
 
 
+@dataclass(frozen=True, eq=False)
 class Split:
-    """Source and target sentences side by side, with document boundaries and raw text if kept.
+    """Source and target sentences side by side.
 
     Sides of different lengths are a DataError, and so are token ids outside of a side's vocabulary.
     ``separators`` end each sentence before ``</s>``. The files do not contain them.
     """
 
-    def __init__(
-        self,
-        source: Dataset,
-        target: Dataset | None = None,
-        source_vocab_size: int | None = None,
-        target_vocab_size: int | None = None,
-        separators: tuple[int, int] | Separators | None = None,
-        alignments: Dataset | None = None,
-    ) -> None:
-        for other in (target, alignments):
-            if other is not None and len(source) != len(other):
+    source: Dataset
+    target: Dataset | None = None
+    source_vocab_size: int | None = None
+    target_vocab_size: int | None = None
+    separators: Separators | None = None
+    alignments: Dataset | None = None
+    documents: np.ndarray | None = None  # sentences of each document, int64. None: unknown
+    # The sentences before any text step. Kept for validation and test sets only.
+    raw_source: list[str] | None = None
+    raw_target: list[str] | None = None
+    # Cut longer source sentences to this many tokens. The last one is still </s>.
+    longest_source: int = NO_LIMIT
+    # Of a chained split: the first sentence of each corpus but the first, and for each corpus the
+    # id of the symbol that begins its source groups. -1 for none.
+    later_corpora: tuple[int, ...] = ()
+    corpus_tags: tuple[int, ...] = (-1,)
+
+    def __post_init__(self) -> None:
+        for other in (self.target, self.alignments):
+            if other is not None and len(self) != len(other):
                 raise DataError(
-                    f"{source.prefix}.idx: {counted(len(source), 'sentence')}, but "
+                    f"{self.source.prefix}.idx: {counted(len(self), 'sentence')}, but "
                     f"{other.prefix}.idx has {len(other):,}; both sides must be "
                     "parallel, re-run relu-nmt-preprocess"
                 )
-        self.source = source
-        self.target = target
-        self.alignments = alignments
-        self._vocab_sizes = (source_vocab_size, target_vocab_size)
-        self.separators = None if separators is None else Separators(*separators)
-        self._num_separators = int(separators is not None)  # of a sentence
-        # Sentences up to the end of each corpus of a chained split, int64 [C], and the id of the
-        # symbol that begins its source groups, int64 [C]. -1 for none.
-        self.corpus_ends = np.array([len(source)])
-        self.corpus_tags = np.array([-1])
-        # Cut longer source sentences to this many tokens. The last one is still </s>.
-        self.longest_source = NO_LIMIT
 
     def __len__(self) -> int:
         return len(self.source)
@@ -81,21 +80,26 @@ class Split:
                     f"{lacking[0].stem}: has no {name}, but {having[0].stem}, to which it is "
                     f"joined, has; give both {name}, or neither"
                 )
-        joined = cls._of([(split, range(len(split))) for split in splits])
-        joined.documents = None
+        documents = None
         if any(split.documents is not None for split in splits):
-            documents = [split.require_documents("", SINGLE_SENTENCES) for split in splits]
-            joined.documents = np.concatenate(documents)
-        joined.corpus_ends = np.cumsum(list(map(len, splits)))
-        joined.corpus_tags = np.array(tags or [-1] * len(splits))
-        return joined
+            sizes = [split.require_documents("", SINGLE_SENTENCES) for split in splits]
+            documents = np.concatenate(sizes)
+        return replace(
+            first,
+            **_sides_of([(split, range(len(split))) for split in splits]),
+            documents=documents,
+            raw_source=None,
+            raw_target=None,
+            later_corpora=tuple(np.cumsum(list(map(len, splits)))[:-1].tolist()),
+            corpus_tags=tuple(tags) or (-1,) * len(splits),
+        )
 
-    def corpus_of(self, sentences: np.ndarray | int) -> np.ndarray:
+    def corpus_of(self, sentences: np.ndarray) -> np.ndarray:
         """Return the corpus of each sentence number of a chained split, int64 of the same shape."""
-        return np.searchsorted(self.corpus_ends, sentences, side="right")
+        return np.searchsorted(self.later_corpora, sentences, side="right")
 
     def _tag_of(self, sentence: int) -> int:
-        return int(self.corpus_tags[self.corpus_of(sentence)])
+        return self.corpus_tags[bisect.bisect(self.later_corpora, sentence)]
 
     def cut(self, shard: int, num_shards: int) -> tuple["Split", "Split"]:
         """Return all before part ``shard`` (from 0), and the part. Documents stay whole."""
@@ -110,30 +114,21 @@ class Split:
     def _part(self, begins: np.ndarray, first: int, last: int) -> "Split":
         """Return documents ``first`` to ``last - 1``. Each begins at its sentence in ``begins``."""
         sentences = range(int(begins[first]), int(begins[last]))
-        part = self._of([(self, sentences)])
-        part.documents = None if self.documents is None else self.documents[first:last]
         lines = slice(sentences.start, sentences.stop)
-        part.raw_source = None if self.raw_source is None else self.raw_source[lines]
-        part.raw_target = None if self.raw_target is None else self.raw_target[lines]
-        return part
-
-    @classmethod
-    def _of(cls, parts: Sequence[tuple["Split", range]]) -> "Split":
-        """Join ranges of sentences of splits to one split, with the first one's settings."""
-        first = parts[0][0]
-        sides: dict[str, Any] = {}
-        for name in ("source", "target", "alignments"):
-            if getattr(first, name) is not None:
-                side = [(getattr(split, name), sentences) for split, sentences in parts]
-                sides[name] = DatasetParts(side)
-        joined = cls(**sides, separators=first.separators)
-        joined._vocab_sizes = first._vocab_sizes
-        return joined
+        return replace(
+            self,
+            **_sides_of([(self, sentences)]),
+            documents=None if self.documents is None else self.documents[first:last],
+            raw_source=None if self.raw_source is None else self.raw_source[lines],
+            raw_target=None if self.raw_target is None else self.raw_target[lines],
+            later_corpora=(),
+            corpus_tags=(-1,),
+        )
 
     @property
     def stem(self) -> str:
         """The common beginning of its file names: ``data-bin/train.de-en``."""
-        return str(Path(self.source.prefix).with_suffix(""))
+        return stem_of(self.source)
 
     @property
     def name(self) -> str:
@@ -144,6 +139,16 @@ class Split:
     def source_sizes(self) -> np.ndarray:
         """Tokens of each source sentence with ``</s>``, int32 [N]."""
         return np.minimum(self.source.sizes, self._most_source_tokens) + self._num_separators
+
+    @property
+    def _num_separators(self) -> int:
+        """Number of separators in the size of a sentence, 0 or 1."""
+        return int(self.separators is not None)
+
+    @property
+    def num_lacking(self) -> int:
+        """Number of separators in the size of a sentence that it lacks if it stands alone."""
+        return 0 if self.separators is None else self.separators.num_lacking
 
     @property
     def _most_source_tokens(self) -> int:
@@ -160,18 +165,6 @@ class Split:
         """Tokens of each target sentence with ``</s>``, int32 [N]. None for source-only data."""
         return None if self.target is None else self.target.sizes + self._num_separators
 
-    @cached_property
-    def documents(self) -> np.ndarray | None:
-        """Sentences of each document, int64 [documents]. None if unknown."""
-        if not self.has_documents:
-            return None
-        return read_documents(plain_file(f"{self.stem}.documents"), len(self))
-
-    @property
-    def has_documents(self) -> bool:
-        """True if document boundaries are stored."""
-        return Path(f"{self.stem}.documents").exists()
-
     def require_documents(self, purpose: str, length: int) -> np.ndarray:
         """Return the sentences of each document, int64 [documents], for the flag ``purpose``."""
         if self.documents is None and length == SINGLE_SENTENCES:
@@ -183,28 +176,6 @@ class Split:
                 "(a line per document: its number of sentences)"
             )
         return self.documents
-
-    @cached_property
-    def raw_source(self) -> list[str] | None:
-        """The source sentences before any text step. Kept for validation and test sets only."""
-        return self._raw(self.source)
-
-    @cached_property
-    def raw_target(self) -> list[str] | None:
-        """The target sentences before any text step. None for source-only data too."""
-        return None if self.target is None else self._raw(self.target)
-
-    def _raw(self, side: Dataset) -> list[str] | None:
-        path = Path(f"{side.prefix}.raw")
-        if not path.exists():
-            return None
-        lines = read_lines(plain_file(path))
-        if len(lines) != len(side):
-            raise DataError(
-                f"{path}: {counted(len(lines), 'line')}, but the split has "
-                f"{counted(len(side), 'sentence')}; run relu-nmt-preprocess again"
-            )
-        return lines
 
     def groups(self, lengths: tuple[int, ...] = (), seed: tuple[int, int] = (0, 0)) -> Groups:
         """Return all groups of the split. Together they hold every sentence once, in order.
@@ -219,17 +190,16 @@ class Split:
         if lengths:
             documents = self.require_documents("joining sentences", max(lengths))
             limits = deal_lengths(documents, lengths, seed)
-        num_lacking = 0 if self.separators is None else self.separators.num_lacking
-        return plan_groups(sizes, documents, limits, num_lacking=num_lacking)
+        return plan_groups(sizes, documents, limits, num_lacking=self.num_lacking)
 
     def group_sizes(self, groups: Groups) -> tuple[np.ndarray, np.ndarray | None]:
         """Return the tokens of each group in source and target, with one ``</s>``, int [groups]."""
-        source = groups.sizes(self.source_sizes)
-        if self.corpus_tags.max() >= 0:
-            source = source + (self.corpus_tags[self.corpus_of(groups.first)] >= 0)
+        source = groups.sizes(self.source_sizes, self.num_lacking)
+        if max(self.corpus_tags) >= 0:
+            source = source + (np.array(self.corpus_tags)[self.corpus_of(groups.first)] >= 0)
         if self.target_sizes is None:
             return source, None
-        return source, groups.sizes(self.target_sizes)
+        return source, groups.sizes(self.target_sizes, self.num_lacking)
 
     def refuse_too_long(self, max_tokens: int | None) -> None:
         """Raise a DataError if a sentence is longer than a batch of ``max_tokens``."""
@@ -293,7 +263,7 @@ class Split:
         """Return the checked token ids of a sentence of SOURCE or TARGET."""
         dataset = self.source if side == SOURCE else self.target
         assert dataset is not None, "there is a target side"
-        vocab_size = self._vocab_sizes[side]
+        vocab_size = (self.source_vocab_size, self.target_vocab_size)[side]
         ids = dataset[index]
         if len(ids) == 0 or ids[-1] != Dictionary.eos_index:
             raise DataError(
@@ -318,6 +288,42 @@ class Split:
                 f"(symbol number {separator}); train without --sentence-separator"
             )
         return np.append(ids[:-1], (separator, Dictionary.eos_index))
+
+
+def _sides_of(parts: Sequence[tuple[Split, range]]) -> dict[str, Any]:
+    """Join ranges of sentences of splits to the sides, and alignments, of one split."""
+    sides = {}
+    for name in ("source", "target", "alignments"):
+        if getattr(parts[0][0], name) is not None:
+            sides[name] = DatasetParts(
+                [(getattr(split, name), numbers) for split, numbers in parts]
+            )
+    return sides
+
+
+def stem_of(source: Dataset) -> str:
+    """Return the common beginning of a split's file names, see :attr:`Split.stem`."""
+    return str(Path(source.prefix).with_suffix(""))
+
+
+def stored_documents(source: Dataset) -> np.ndarray | None:
+    """Return the sentences of each document of a split, int64 [documents]. None if unknown."""
+    path = Path(f"{stem_of(source)}.documents")
+    return read_documents(plain_file(path), len(source)) if path.exists() else None
+
+
+def stored_lines(side: Dataset) -> list[str] | None:
+    """Return the raw sentences of a side of a split. None if they were not kept."""
+    path = Path(f"{side.prefix}.raw")
+    if not path.exists():
+        return None
+    lines = read_lines(plain_file(path))
+    if len(lines) != len(side):
+        raise DataError(
+            f"{path}: {counted(len(lines), 'line')}, but the split has "
+            f"{counted(len(side), 'sentence')}; run relu-nmt-preprocess again"
+        )
+    return lines
 
 
 def first_of(mask: np.ndarray) -> tuple[int, str]:

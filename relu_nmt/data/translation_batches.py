@@ -1,12 +1,7 @@
-"""Batches of sentence pairs for training and validation.
+"""Batches of sentence pairs for training and validation, read from disk."""
 
-A row of a batch is a group of consecutive sentences, or a single sentence, a group of one. If
-several lengths are mixed, each epoch has other groups.
-"""
-
-import bisect
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,15 +12,18 @@ from torch.utils._pytree import tree_map_only
 from typing_extensions import Self
 
 from relu_nmt.config.shared import BatchLimits
+from relu_nmt.data.batch_plan import (
+    FIRST_EPOCH,
+    BatchRules,
+    batches_by_length,
+    choose_groups,
+    refuse_unfit,
+)
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.data.groups import Groups, describe_lengths, longer_side
-from relu_nmt.data.split import Pair, Split, first_of
-from relu_nmt.errors import DataError
+from relu_nmt.data.groups import describe_lengths, longer_side
+from relu_nmt.data.split import Pair, Split
 
-FIRST_EPOCH = 1
 PAIRS_AS_TOKEN = 1024
-DRAW = 1  # part of the seed of draws by corpus weights, so that they differ from the shuffling
-Longest = tuple[int | None, int | None]  # most source and target tokens that a model accepts
 
 
 class TensorBatch:
@@ -115,57 +113,22 @@ def collate(
     )
 
 
-@dataclass(frozen=True)
-class EpochGroups:
-    """The groups of an epoch, and those of them that its batches have."""
-
-    epoch: int
-    all: Groups
-    used: Groups
-    sizes: tuple[np.ndarray, np.ndarray | None]  # of the used groups, in source and target tokens
-    num_skipped: int = 0  # that are longer than ``--max-tokens`` or than the model accepts
-
-
-@dataclass(eq=False)
 class TranslationBatches:
-    """The batches of a split by number. ``seed`` and the epoch alone determine them.
+    """The batches of a split by number. ``planned`` has the groups of the planned epoch."""
 
-    ``planned`` has the groups of the planned epoch.
-    """
-
-    split: Split  # the sentence pairs, and document boundaries if sentences are joined
-    limits: BatchLimits
-    # Limits of a group in tokens. If there are several, each epoch draws one for each document.
-    lengths: tuple[int, ...] = ()
-    # Seed of shuffling and of drawn lengths. Sentences longer than their group's limit are left
-    # out. None, for validation: batches are sorted by length and keep such sentences.
-    seed: int | None = None
-    # Leave out groups that are longer than the model accepts, and in training groups of more than
-    # ``limits.max_tokens``. If False, the former raise an error and each of the latter is a batch.
-    skip_too_long: bool = False
-    longest: Longest = (None, None)  # longest source and target that the model accepts
-    longest_sentences: Longest = (None, None)  # of a single sentence, if positions restart there
-    # Number of times that an epoch reads each corpus of the split, by default once. If it is no
-    # whole number, each epoch draws the documents that are read once more.
-    weights: Sequence[float] = ()
-
-    def __post_init__(self) -> None:
-        assert self.seed is not None or len(self.lengths) <= 1, "dealing needs a seed"
-        self._weights = np.array(self.weights)
-        self._plan: list[np.ndarray] = []  # the used groups of each batch
-        if not self.skip_too_long:
-            self._refuse_unfit()
-        self.planned = self._divide(FIRST_EPOCH)
-
-    @property
-    def _is_training(self) -> bool:
-        return self.seed is not None
+    def __init__(self, split: Split, rules: BatchRules) -> None:
+        self.split = split
+        self.rules = rules
+        if not rules.skip_too_long:
+            refuse_unfit(split, rules)
+        self.planned = choose_groups(split, rules, FIRST_EPOCH)
+        self._batches: list[np.ndarray] = []  # the used groups of each batch
 
     def within(self, max_tokens: int) -> "TranslationBatches":
         """Return the same groups in batches of at most ``max_tokens``."""
         other = copy.copy(self)
-        other.limits = replace(self.limits, max_tokens=max_tokens)
-        other._plan = []
+        limits = replace(self.rules.limits, max_tokens=max_tokens)
+        other.rules = replace(self.rules, limits=limits)
         return other
 
     def largest_within(self, max_tokens: int) -> TranslationBatch:
@@ -179,115 +142,26 @@ class TranslationBatches:
         """The tokens of the longest group of the planned epoch, on its longer side."""
         return int(longer_side(*self.planned.sizes).max())
 
-    def _refuse_unfit(self) -> None:
-        """Refuse groups, of any epoch, that are longer than the model accepts."""
-        # Try each length for all documents, as any epoch may draw it.
-        for i in range(max(1, len(self.lengths))):
-            groups = self._without_over_long(self.split.groups(self.lengths[i : i + 1]))
-            sizes_of_sides = self.split.group_sizes(groups)
-            sides = ("source", "target")
-            for side, longest, sizes in zip(sides, self.longest, sizes_of_sides, strict=True):
-                if longest is None or sizes is None or sizes.max(initial=0) <= longest:
-                    continue
-                first, others_in_words = first_of(sizes > longest)
-                name = "sentence" if groups.count[first] == 1 else "the group from sentence"
-                raise DataError(
-                    f"{self.split.stem}: {name} {groups.first[first]} has {sizes[first]:,} {side} "
-                    f"tokens{others_in_words}, but the model can take {longest:,} "
-                    f"(--max-{side}-positions, "
-                    "what its attention bounds, or its --teacher); raise that, or leave such "
-                    "sentences out with --skip-invalid-size-inputs-valid-test"
-                )
-            fits = self._sentences_fit(groups)
-            if not fits.all():
-                first, others_in_words = first_of(~fits)
-                raise DataError(
-                    f"{self.split.stem}: the group from sentence {groups.first[first]}"
-                    f"{others_in_words} has a "
-                    "sentence that is longer than the positions of the model or its --teacher, "
-                    "which restart in each; raise --max-source-positions and "
-                    "--max-target-positions, or leave such groups out with "
-                    "--skip-invalid-size-inputs-valid-test"
-                )
-
-    def _sentences_fit(self, groups: Groups) -> np.ndarray:
-        """Return a mask of the groups whose sentences fit the model one by one, bool [groups]."""
-        fits = np.ones(len(groups), dtype=bool)
-        sides = self.split.source_sizes, self.split.target_sizes
-        for sizes, longest in zip(sides, self.longest_sentences, strict=True):
-            if sizes is not None and longest is not None:
-                # Count the long sentences before each sentence, so that equal counts mean none.
-                long_before = np.append(0, np.cumsum(sizes > longest))
-                has_none = long_before[groups.first + groups.count] == long_before[groups.first]
-                # A sentence alone may be shorter, without its separator.
-                fits &= has_none | ((groups.count == 1) & (groups.sizes(sizes) <= longest))
-        return fits
-
-    def _without_over_long(self, groups: Groups) -> Groups:
-        """Return the groups. In training, leave out those that exceed their limit."""
-        return groups.select(~groups.over_long) if self._is_training else groups
-
-    def _drawn(self, groups: Groups, epoch: int) -> Groups:
-        """Repeat or drop the groups by the weights of their corpora, whole documents at a time."""
-        if not len(self._weights) or len(self.split.corpus_ends) == 1:
-            return groups
-        seeds = np.random.SeedSequence((self.seed or 0, epoch, DRAW))
-        draws = np.random.Generator(np.random.PCG64(seeds)).random(len(self.split))
-        weights = self._weights[self.split.corpus_of(groups.first)]
-        times = np.floor(weights) + (draws[groups.document] < weights % 1)
-        return groups.select(np.repeat(np.arange(len(groups)), times.astype(np.int64)))
-
-    def _divide(self, epoch: int) -> EpochGroups:
-        """Divide the split into the groups of an epoch. Leave out too long groups."""
-        all_groups = self.split.groups(self.lengths, (self.seed or 0, epoch))
-        used = self._without_over_long(all_groups)
-        if len(all_groups) and not len(used):
-            raise DataError(
-                f"{self.split.source.prefix}: every sentence is longer than "
-                f"{max(self.lengths)} tokens; raise --max-doc-tokens"
-            )
-        used = self._drawn(used, epoch)
-        num_skipped = 0
-        if self.skip_too_long:
-            fits = self._sentences_fit(used)
-            in_batch = self.limits.max_tokens if self._is_training else None
-            for sizes, longest in zip(self.split.group_sizes(used), self.longest, strict=True):
-                limit = least_limit([longest, in_batch])
-                if sizes is not None and limit is not None:
-                    fits &= sizes <= limit
-            num_skipped = int((~fits).sum())
-            used = used.select(fits)
-        if not len(used):
-            reason = ""
-            if num_skipped:
-                reason = f"; all {num_skipped:,} are longer than --max-tokens, or than the "
-                reason += "model can take"
-            raise DataError(f"{self.split.source.prefix}: no sentence to use{reason}")
-        return EpochGroups(epoch, all_groups, used, self.split.group_sizes(used), num_skipped)
-
     def describe_lengths(self) -> list[dict[str, Any]]:
         """Return the realized lengths of the planned epoch for each limit, as JSON values."""
-        return [
-            describe_lengths(self.planned.all, limit, keep_over_long=not self._is_training)
-            for limit in sorted(set(self.lengths))
-        ]
+        keep_over_long = not self.rules.is_training
+        limits = sorted(set(self.rules.lengths))
+        return [describe_lengths(self.planned.all, limit, keep_over_long) for limit in limits]
 
     def begin_epoch(self, epoch: int) -> int:
         """Plan ``epoch`` (from 1) and return its number of batches."""
-        changes = len(self.lengths) > 1 or bool((self._weights % 1).any())
-        if epoch != self.planned.epoch and changes:
-            self.planned = self._divide(epoch)
-            self._plan = []
-        if not self._plan or self._is_training:
-            shuffle_seed = None if self.seed is None else (self.seed, epoch)
-            self._plan = batches_by_length(*self.planned.sizes, self.limits, shuffle_seed)
-        return len(self._plan)
+        rules = self.rules
+        if epoch != self.planned.epoch and rules.changes_groups:
+            self.planned = choose_groups(self.split, rules, epoch)
+        shuffle_seed = (rules.seed, epoch) if rules.is_training else None
+        self._batches = batches_by_length(*self.planned.sizes, rules.limits, shuffle_seed)
+        return len(self._batches)
 
     def largest(self) -> int:
         """Return the number of the batch of the planned epoch that takes the most memory."""
-        rows = np.array(list(map(len, self._plan)))
+        rows = np.array(list(map(len, self._batches)))
         starts = np.cumsum(rows) - rows
-        order = np.concatenate(self._plan)
+        order = np.concatenate(self._batches)
         # Add up the costs of both sides: rows times longest row, with its pairs.
         cost = np.zeros(len(rows))
         for sizes in self.planned.sizes:
@@ -298,7 +172,7 @@ class TranslationBatches:
 
     def load(self, index: int) -> TranslationBatch:
         """Read batch ``index`` of the planned epoch."""
-        return self._collated(self._plan[index])
+        return self._collated(self._batches[index])
 
     def sample(self, num_tokens: int) -> TranslationBatch:
         """Read one batch of groups, spread evenly over the split, with at most ``num_tokens``."""
@@ -362,62 +236,3 @@ class ShardedBatches:
     def largest(self) -> int:
         """Return the number of the planned epoch's batch that takes the most memory."""
         return self.batches.largest()
-
-
-def least_limit(limits: Iterable[int | None]) -> int | None:
-    """Return the least of several limits. None stands for no limit."""
-    return min((limit for limit in limits if limit is not None), default=None)
-
-
-def batches_by_length(
-    source_sizes: np.ndarray,
-    target_sizes: np.ndarray | None,
-    limits: BatchLimits,
-    shuffle_seed: tuple[int, int] | None = None,
-) -> list[np.ndarray]:
-    """Return the sentence numbers of each batch of an epoch, int64, grouped by similar length.
-
-    Sentences are sorted by the longer side, then source, then target length. A sentence that is
-    longer than ``max_tokens`` is a batch alone. The seed (seed, epoch) gives the order of the
-    batches and of equally long sentences. Without it batches are sorted by length.
-
-    Example:
-        >>> batches = batches_by_length(np.array([3, 5, 4]), None, BatchLimits(10))
-        >>> [numbers.tolist() for numbers in batches]
-        [[0, 2], [1]]
-    """
-    count = len(source_sizes)
-    targets = source_sizes if target_sizes is None else target_sizes
-    longer = longer_side(source_sizes, target_sizes)
-    # Sort by length. Lexsort is stable, so equal lengths stay in a random order if there is a seed.
-    generator = None
-    shuffled = np.arange(count)
-    if shuffle_seed is not None:
-        generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence(shuffle_seed)))
-        shuffled = generator.permutation(count)
-    keys = (targets[shuffled], source_sizes[shuffled], longer[shuffled])
-    order = shuffled[np.lexsort(keys)]
-    sizes = longer[order].tolist()
-    starts = [0]
-    while starts[-1] < count:
-        starts.append(starts[-1] + _fitting(sizes, starts[-1], limits))
-    visit = np.arange(len(starts) - 1)
-    if generator is not None:
-        generator.shuffle(visit)
-    return [order[starts[batch] : starts[batch + 1]] for batch in visit]
-
-
-def _fitting(sizes: list[int], start: int, limits: BatchLimits) -> int:
-    """Return the number of sentences of the batch that begins at ``start``."""
-    left = len(sizes) - start
-    largest = min(left, limits.max_sentences or left)
-    if limits.max_tokens is not None:
-        # Every sentence is at least as long as the first.
-        largest = min(largest, max(1, limits.max_tokens // max(1, sizes[start])))
-        # The number of sentences times the last, the longest, only grows: search for its bound.
-        counts = range(1, largest + 1)
-        largest = bisect.bisect(counts, limits.max_tokens, key=lambda n: n * sizes[start + n - 1])
-        largest = max(1, largest)
-    if limits.multiple < largest < left:
-        largest -= largest % limits.multiple
-    return largest

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from relu_nmt.attention.base import Attention, Need
 from relu_nmt.attention.records import AttentionRecord, record_attention
-from relu_nmt.data.translation_batches import least_limit
+from relu_nmt.data.batch_plan import least_limit
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.next_token_scores import NextTokenScores, average_scores

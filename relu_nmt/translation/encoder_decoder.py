@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from relu_nmt.attention.base import Attention
 from relu_nmt.attention.records import AttentionRecord
 from relu_nmt.attention.sentences import in_documents
-from relu_nmt.data.translation_batches import least_limit
+from relu_nmt.data.batch_plan import least_limit
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.multihead import MultiheadAttention
 from relu_nmt.translation import translation_models

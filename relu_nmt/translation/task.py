@@ -14,7 +14,7 @@ from relu_nmt.data.data_folder import NO_LANGUAGE
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR, UNK, Dictionary
 from relu_nmt.data.indexed_dataset import AlignmentDataset, IndexedDataset
 from relu_nmt.data.separators import Separators
-from relu_nmt.data.split import Split
+from relu_nmt.data.split import Split, stored_documents, stored_lines
 from relu_nmt.errors import CheckpointError, DataError, ReluNmtError
 from relu_nmt.tokenization.pipeline import TextPipeline, load_pipeline
 
@@ -176,6 +176,9 @@ class TranslationTask:
             len(self.target_dictionary),
             self.separators,
             alignments,
+            stored_documents(source),
+            stored_lines(source),
+            None if target is None else stored_lines(target),
         )
 
     def load_chained(self, split: str, with_alignments: bool = False) -> list[Split]:

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from relu_nmt.config.shared import BatchLimits
-from relu_nmt.data.translation_batches import TensorBatch, batches_by_length
+from relu_nmt.data.batch_plan import batches_by_length
+from relu_nmt.data.translation_batches import TensorBatch
 from relu_nmt.errors import DataError, counted, some_of
 from relu_nmt.io.memory import require_memory
 from relu_nmt.vision import image_files, image_tables

@@ -10,6 +10,7 @@ from safetensors import safe_open
 
 from relu_nmt.config.command_line import to_yaml
 from relu_nmt.config.shared import BatchingConfig, BatchLimits
+from relu_nmt.data.batch_plan import BatchRules
 from relu_nmt.data.indexed_dataset import IndexedDataset
 from relu_nmt.data.split import Split
 from relu_nmt.data.translation_batches import TranslationBatches
@@ -122,9 +123,10 @@ def test_out_of_memory_is_one_line(data, tmp_path, shapes, flags, message, calls
 @pytest.mark.parametrize("documents", [(), (1, 30)])
 def test_the_largest_is_the_one_that_costs_most(data, documents):
     sources = IndexedDataset(data / "train.de-en.de")
-    split = Split(sources, IndexedDataset(data / "train.de-en.en"))
-    split.documents = np.full(12, 5)
-    batches = TranslationBatches(split, BatchLimits(max_tokens=60), documents, seed=1)
+    targets = IndexedDataset(data / "train.de-en.en")
+    split = Split(sources, targets, documents=np.full(12, 5))
+    rules = BatchRules(BatchLimits(max_tokens=60), documents, is_training=True, seed=1)
+    batches = TranslationBatches(split, rules)
 
     def cost(index):
         batch = batches.load(index)

@@ -78,7 +78,7 @@ class AnalyzedModel:
         separators = self.translator.task.separators
         separated = separators is not None and separators.of_group(len(sentences)) is not None
         # The sizes count the separator of a single sentence, which some models do not read.
-        num_lacking = self.groups.num_lacking[number]
+        num_lacking = int(separators is not None and not separated)
         assert split.target_sizes is not None
         return (
             sentence_numbers(split.source_sizes[sentences] - num_lacking, separated),

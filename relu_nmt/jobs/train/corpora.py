@@ -2,15 +2,16 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 from relu_nmt.config.shared import BatchLimits
+from relu_nmt.data.batch_plan import BatchRules, Longest, least_limit
 from relu_nmt.data.document_settings import SINGLE_SENTENCES
 from relu_nmt.data.groups import lengths_in_words
 from relu_nmt.data.split import LENGTHS_FILE, Split
-from relu_nmt.data.translation_batches import Longest, TranslationBatches, least_limit
+from relu_nmt.data.translation_batches import TranslationBatches
 from relu_nmt.errors import ConfigError, DataError, counted, reporting
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.jobs.train.settings import TranslationTrainingSettings
@@ -46,13 +47,7 @@ class Corpora:
         has_sentences = not lengths or SINGLE_SENTENCES in lengths
         if has_sentences and not settings.batching.skip_invalid_size_inputs:
             split.refuse_too_long(limits.max_tokens)
-        return self._batches_of(
-            split,
-            limits,
-            lengths,
-            seed=settings.trainer.seed,
-            weights=settings.corpus_weights,
-        )
+        return self._batches_of(split, limits, lengths, is_training=True)
 
     def validation_batches(self, limits: BatchLimits) -> dict[str, TranslationBatches]:
         """Return batches of each validation split: of groups if the training is on documents."""
@@ -69,28 +64,23 @@ class Corpora:
         return batches
 
     def _batches_of(
-        self,
-        split: Split,
-        limits: BatchLimits,
-        lengths: tuple[int, ...],
-        seed: int | None = None,
-        weights: Sequence[float] = (),
+        self, split: Split, limits: BatchLimits, lengths: tuple[int, ...], is_training: bool = False
     ) -> TranslationBatches:
         """Return the batches of a split, and print the lengths of their groups."""
-        longest_sentences = (
-            least_limit(model.most_tokens("source", True) for model in self.models),
-            least_limit(model.most_tokens("target", True) for model in self.models),
+        rules = BatchRules(
+            limits=limits,
+            lengths=lengths,
+            is_training=is_training,
+            seed=self.settings.trainer.seed,
+            skip_too_long=self.settings.batching.skip_invalid_size_inputs,
+            longest=self.longest,
+            longest_sentences=(
+                least_limit(model.most_tokens("source", True) for model in self.models),
+                least_limit(model.most_tokens("target", True) for model in self.models),
+            ),
+            weights=self.settings.corpus_weights if is_training else (),
         )
-        batches = TranslationBatches(
-            split,
-            limits,
-            lengths,
-            seed,
-            self.settings.batching.skip_invalid_size_inputs,
-            self.longest,
-            longest_sentences,
-            weights,
-        )
+        batches = TranslationBatches(split, rules)
         descriptions = batches.describe_lengths()
         name = batches.split.name
         if len(descriptions) > 1:
@@ -175,7 +165,7 @@ class Corpora:
                     "--truncate-source cuts single sentences; leave it out for documents"
                 )
             # Leave room for the tag of sources, if there is one.
-            split.longest_source = longest - has_tags
+            split = replace(split, longest_source=longest - has_tags)
             if split.num_truncated:
                 self.say(
                     f"{split.name}: {counted(split.num_truncated, 'source')} cut at "

@@ -3,8 +3,8 @@
 import torch
 
 from relu_nmt.config import split_paths
+from relu_nmt.data.batch_plan import least_limit
 from relu_nmt.data.data_folder import pair_name
-from relu_nmt.data.translation_batches import least_limit
 from relu_nmt.errors import ConfigError
 from relu_nmt.jobs.translate.settings import ModelOptions, model_overrides
 from relu_nmt.training.distributed import keep_freed_memory

@@ -183,7 +183,7 @@ class _Run:
             )
         # Join sentences with --max-doc-tokens, or if data and model both have documents.
         trained = translator.max_doc_tokens
-        has_both = self._split.has_documents and trained != SINGLE_SENTENCES
+        has_both = self._split.documents is not None and trained != SINGLE_SENTENCES
         self._has_documents = settings.max_doc_tokens is not None or has_both
         if not self._has_documents:
             settings.check_sentences()
@@ -398,7 +398,7 @@ class _Run:
         """Return a note on the length of the windows. "" for a model of sentences by default."""
         limit = self._settings.max_doc_tokens
         trained = self._translator.max_doc_tokens
-        is_divided = self._split.has_documents
+        is_divided = self._split.documents is not None
         if limit is None and trained == SINGLE_SENTENCES and not is_divided:
             return ""
         return length_note(limit, trained, is_divided)

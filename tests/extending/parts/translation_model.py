@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.data.translation_batches import least_limit
+from relu_nmt.data.batch_plan import least_limit
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation import translation_models
 from relu_nmt.translation.base import SearchState, TranslationModel

@@ -15,6 +15,7 @@ from relu_nmt.data.groups import (
     longer_side,
     plan_groups,
 )
+from relu_nmt.data.separators import Separators
 from relu_nmt.data.split import Split
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.tokenization.sentences import join_texts
@@ -191,7 +192,7 @@ def test_groups_of_source_only_data_have_no_target(tmp_path):
 
 
 def test_a_separator_ends_every_sentence_and_counts(tmp_path):
-    pairs = dataset(tmp_path, [[4, 5], [], [7]], [[8], [], [12, 13]], separators=(15, 16))
+    pairs = dataset(tmp_path, [[4, 5], [], [7]], [[8], [], [12, 13]], separators=Separators(15, 16))
     sizes = longer_side(pairs.source_sizes, pairs.target_sizes)
     assert sizes.tolist() == [4, 2, 4]
     counts = np.array([3])
@@ -208,7 +209,7 @@ def test_sizes_are_those_of_the_tokens(tmp_path_factory, documents, limit, separ
     source = [[5] * size for size in itertools.chain(*documents)]
     target = [[6] * (size // 2) for size in itertools.chain(*documents)]
     assume(source)
-    pairs = dataset(folder, source, target, (7, 7) if separated else None)
+    pairs = dataset(folder, source, target, Separators(7, 7) if separated else None)
     sizes = longer_side(pairs.source_sizes, pairs.target_sizes)
     groups = plan_groups(sizes, arrays(documents)[1], limit)
     of_sides = pairs.group_sizes(groups)

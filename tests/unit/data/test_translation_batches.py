@@ -8,15 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relu_nmt.config.shared import BatchingConfig, BatchLimits
+from relu_nmt.data.batch_plan import BatchRules, batches_by_length
 from relu_nmt.data.documents import write_documents
 from relu_nmt.data.indexed_dataset import IndexedDataset, indexed_writer
-from relu_nmt.data.split import Split
-from relu_nmt.data.translation_batches import (
-    TranslationBatches,
-    batches_by_length,
-    collate,
-    shift_right,
-)
+from relu_nmt.data.split import Split, stored_documents
+from relu_nmt.data.translation_batches import TranslationBatches, collate, shift_right
 from relu_nmt.errors import ConfigError, DataError
 from tests.outputs import values
 from tests.tiny import loaded_epoch
@@ -24,7 +20,8 @@ from tests.tiny import loaded_epoch
 
 def split_in(folder, name):
     source = IndexedDataset(folder / f"{name}.de-en.de")
-    return Split(source, IndexedDataset(folder / f"{name}.de-en.en"))
+    target = IndexedDataset(folder / f"{name}.de-en.en")
+    return Split(source, target, documents=stored_documents(source))
 
 
 @pytest.fixture
@@ -43,6 +40,10 @@ def split(tmp_path):
     return split_in(tmp_path, "train")
 
 
+def training(split, limits, lengths=(), seed=1, **rules):
+    return TranslationBatches(split, BatchRules(limits, lengths, True, seed, **rules))
+
+
 def tokens_of(batches, epoch):
     """Return the token rows of each batch of an epoch."""
     return [batch.src_tokens.tolist() for batch in loaded_epoch(batches, epoch)]
@@ -58,7 +59,7 @@ def sentences_of(rows_of_batches):
 
 
 def test_all_sentences_but_the_over_long_one_in_every_epoch(split):
-    batches = TranslationBatches(split, BatchLimits(max_tokens=64), (1, 16, 32), seed=1)
+    batches = training(split, BatchLimits(max_tokens=64), (1, 16, 32))
     numbers = set(range(len(split)))
     for epoch in (1, 2, 3, 4):
         sentences = set(sentences_of(tokens_of(batches, epoch)))
@@ -69,17 +70,17 @@ def test_all_sentences_but_the_over_long_one_in_every_epoch(split):
 
 def test_an_epoch_is_planned_the_same_again_and_others_differ(split):
     limits = BatchLimits(max_tokens=64)
-    first = TranslationBatches(split, limits, (1, 16, 32), seed=1)
+    first = training(split, limits, (1, 16, 32))
     epochs = [tokens_of(first, epoch) for epoch in (1, 2, 3)]
     assert epochs[0] != epochs[1] != epochs[2]
-    again = TranslationBatches(split, limits, (1, 16, 32), seed=1)
+    again = training(split, limits, (1, 16, 32))
     assert tokens_of(again, 3) == epochs[2]
     assert tokens_of(again, 1) == epochs[0]
-    assert tokens_of(TranslationBatches(split, limits, (1, 16, 32), seed=2), 1) != epochs[0]
+    assert tokens_of(training(split, limits, (1, 16, 32), seed=2), 1) != epochs[0]
 
 
 def test_one_length_keeps_its_groups_and_shuffles_the_batches(split):
-    batches = TranslationBatches(split, BatchLimits(max_tokens=48), (24,), seed=1)
+    batches = training(split, BatchLimits(max_tokens=48), (24,))
     first = tokens_of(batches, 1)
     second = tokens_of(batches, 2)
     assert first != second
@@ -91,7 +92,7 @@ def test_one_length_keeps_its_groups_and_shuffles_the_batches(split):
 
 
 def test_batches_keep_to_max_tokens(split):
-    batches = TranslationBatches(split, BatchLimits(max_tokens=60), (1, 16, 32), seed=1)
+    batches = training(split, BatchLimits(max_tokens=60), (1, 16, 32))
     for i in range(batches.begin_epoch(1)):
         batch = batches.load(i)
         assert batch.src_tokens.numel() <= 60
@@ -100,7 +101,7 @@ def test_batches_keep_to_max_tokens(split):
 
 
 def test_validation_keeps_over_long_sentences_whole(split):
-    batches = TranslationBatches(split, BatchLimits(max_tokens=32), (16,))
+    batches = TranslationBatches(split, BatchRules(BatchLimits(max_tokens=32), (16,)))
     epoch = tokens_of(batches, 1)
     assert sentences_of(epoch) == list(range(len(split)))
     assert max(map(len, itertools.chain(*epoch))) == 51
@@ -111,15 +112,13 @@ def test_validation_keeps_over_long_sentences_whole(split):
 
 
 def test_single_sentences_longer_than_a_batch_are_skipped_on_request(split):
-    batches = TranslationBatches(
-        split, BatchLimits(max_tokens=32), (1,), seed=1, skip_too_long=True
-    )
+    batches = training(split, BatchLimits(max_tokens=32), (1,), skip_too_long=True)
     assert batches.planned.num_skipped == 1
     assert 7 not in sentences_of(tokens_of(batches, 1))
 
 
 def test_the_mixture_is_described_by_length(split):
-    batches = TranslationBatches(split, BatchLimits(max_tokens=64), (1, 16, 32), seed=1)
+    batches = training(split, BatchLimits(max_tokens=64), (1, 16, 32))
     descriptions = batches.describe_lengths()
     assert values(descriptions, "max_doc_tokens") == [1, 16, 32]
     assert sum(values(descriptions, "sentences")) == len(split)
@@ -128,7 +127,7 @@ def test_the_mixture_is_described_by_length(split):
 
 def test_an_empty_selection_is_an_error(split):
     with pytest.raises(DataError, match="every sentence is longer than 2 tokens; raise --max-doc"):
-        TranslationBatches(split, BatchLimits(max_tokens=64), (2,), seed=1)
+        training(split, BatchLimits(max_tokens=64), (2,))
 
 
 PAIRS = [(np.array([4, 5, 6, 2]), np.array([7, 2])), (np.array([4, 2]), np.array([8, 9, 2]))]
@@ -168,29 +167,30 @@ def test_the_shift_puts_the_end_symbol_first_and_padding_last():
 
 def test_single_sentences_need_no_documents(split, tmp_path):
     (tmp_path / "train.de-en.documents").unlink()
-    batches = TranslationBatches(split, BatchLimits(max_tokens=64), seed=1)
+    split = split_in(tmp_path, "train")
+    batches = training(split, BatchLimits(max_tokens=64))
     ids = torch.cat([batch.ids for batch in loaded_epoch(batches, 2)])
     assert ids.sort().values.tolist() == list(range(len(split)))
     assert batches.describe_lengths() == []
     with pytest.raises(DataError, match=r"train.de-en.documents: no such file, but joining"):
-        TranslationBatches(split, BatchLimits(max_tokens=64), (16,), seed=1)
+        training(split, BatchLimits(max_tokens=64), (16,))
 
 
 def test_a_limit_of_one_gives_the_batches_of_single_sentences(split):
     limits = BatchLimits(max_tokens=64)
-    plain = TranslationBatches(split, limits, seed=3)
-    assert tokens_of(plain, 2) == tokens_of(TranslationBatches(split, limits, (1,), seed=3), 2)
+    plain = training(split, limits, seed=3)
+    assert tokens_of(plain, 2) == tokens_of(training(split, limits, (1,), seed=3), 2)
 
 
 def test_sentences_longer_than_a_batch_get_their_own(split):
     limits = BatchLimits(max_tokens=32)
-    batches = TranslationBatches(split, limits, seed=1)
+    batches = training(split, limits)
     assert (batches.planned.num_skipped, 7 in sentences_of(tokens_of(batches, 1))) == (0, True)
-    skipped = TranslationBatches(split, limits, seed=1, skip_too_long=True)
+    skipped = training(split, limits, skip_too_long=True)
     assert skipped.planned.num_skipped == 1
     assert sentences_of(tokens_of(skipped, 1)) == [*range(7), *range(8, len(split))]
     with pytest.raises(DataError, match=r"no sentence to use; all [\d,]+ are longer than --max-t"):
-        TranslationBatches(split, BatchLimits(max_tokens=1), seed=1, skip_too_long=True)
+        training(split, BatchLimits(max_tokens=1), skip_too_long=True)
 
 
 def test_too_long_sentences_are_refused(split):
@@ -316,7 +316,7 @@ def test_limits_must_be_positive():
 
 def rows_of(split, weights, epoch, lengths=()):
     limits = BatchLimits(max_tokens=64)
-    batches = TranslationBatches(split, limits, lengths, 1, weights=weights)
+    batches = training(split, limits, lengths, weights=weights)
     return list(itertools.chain(*tokens_of(batches, epoch)))
 
 
@@ -347,7 +347,7 @@ def test_documents_are_drawn_as_a_whole(split):
 
 def test_planned_sizes_count_the_tag(split):
     chained = Split.chained([split, split], [-1, 3])
-    batches = TranslationBatches(chained, BatchLimits(max_tokens=52), (), 1)
+    batches = training(chained, BatchLimits(max_tokens=52))
     for i in range(batches.begin_epoch(1)):
         batch = batches.load(i)
         assert batch.src_tokens.numel() <= 52 or len(batch.ids) == 1
