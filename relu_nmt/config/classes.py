@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from typing_extensions import dataclass_transform
+from typing_extensions import Self, dataclass_transform
 
 from relu_nmt.config.fields import (
     REQUIRED,
@@ -84,8 +84,8 @@ or leave it out
 def with_own_config(cls: ClassT) -> ClassT:
     """Make options in the body of a class its settings class ``Config``.
 
-    Options of a ``Config`` that the class has or inherits are kept. The attributes of the class
-    become the defaults of the options.
+    Options of a ``Config`` that the class has or inherits are kept. Afterwards ``Momentum.Config``
+    exists, and ``Momentum.decay`` is the default of its option.
 
     Example:
         >>> from relu_nmt.config.fields import option
@@ -120,12 +120,14 @@ def group(title: str, config_class: type, *, stored: bool = True) -> Any:
 
 def _check(self: Any) -> None:
     """Read every field, then compare them: ``__post_init__`` of all settings classes."""
+    # The options of the class itself.
     options = options_of(type(self))
     values = {name: entry.read(getattr(self, name)) for name, entry in options.items()}
     changed = {name: x for name, x in values.items() if x != options[name].default}
     values |= with_part_options(options, changed, {})
     for name, value in values.items():
         object.__setattr__(self, name, value)
+    # The groups.
     for name, (_, kind) in groups_of(type(self)).items():
         group_settings = getattr(self, name)
         if isinstance(group_settings, kind):
@@ -136,6 +138,7 @@ def _check(self: Any) -> None:
         inner = dataclasses.fields(group_settings)
         kept = {field.name: getattr(group_settings, field.name) for field in inner}
         object.__setattr__(self, name, kind(**kept))
+    # Values that do not go together.
     options = all_options(type(self))
     values = flat(to_dict(self))
     for entry, text in idle_options(type(self), values):
@@ -216,6 +219,54 @@ def flat(values: Mapping[str, Any]) -> dict[str, Any]:
     return flat_values
 
 
+@dataclass(frozen=True)
+class GivenValues:
+    """The values that a user types and those of a file, by the names of the options."""
+
+    config_class: type
+    typed: dict[str, Any]  # with the options of registered parts in their fields
+    file: dict[str, Any]  # likewise
+
+    @classmethod
+    def of(cls, config_class: type, typed: Mapping[str, Any], file: Mapping[str, Any]) -> Self:
+        """Return these values. A part that is typed replaces the part of the file."""
+        options = all_options(config_class)
+        parts = {name for name in typed if options[name].with_options}
+        kept = {name: value for name, value in file.items() if name not in parts}
+        file = with_part_options(options, kept, {})
+        return cls(config_class, with_part_options(options, typed, file), file)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of the given options."""
+        return frozenset([*self.typed, *self.file])
+
+    def complete(self) -> dict[str, Any]:
+        """Return the value of every option, each checked. See :func:`merged`."""
+        options = all_options(self.config_class)
+        user_presets: dict[str, Any] = {}  # of options that the user changed
+        presets: dict[str, Any] = {}
+        # Each layer overrides the next ones, and the defaults.
+        layers = ChainMap(self.typed, user_presets, self.file, presets)
+        for name, entry in options.items():
+            value = self.typed.get(name, self.file.get(name, entry.default))
+            if entry.brings and not is_off(value):
+                presets |= {n: x for n, x in entry.brings.items() if n in options}
+        # Apply presets in the order of the fields, so that one preset may choose another.
+        for name, entry in options.items():
+            if entry.presets is not None:
+                value = entry.read(layers.get(name, entry.default))
+                by_user = name in self.typed or name in user_presets
+                layer = user_presets if by_user and self.file.get(name) != value else presets
+                layer.update(entry.presets[value])
+        values = {}
+        for name, entry in options.items():
+            values[name] = entry.default
+            if name in layers:
+                values[name] = entry.read(layers[name])
+        return values
+
+
 def merged(
     config_class: type[ConfigT],
     user_values: Mapping[str, Any],
@@ -226,27 +277,10 @@ def merged(
     A given preset that differs from the preset of ``base`` overrides ``base``. Values of files and
     presets that have no effect beside the given values, or forbid one of them, are left out.
     """
-    options = all_options(config_class)
-    # A part that the user names replaces the part of the file, with all its options.
-    replaced = {name for name in user_values if options[name].with_options}
-    kept = {name: value for name, value in (base or {}).items() if name not in replaced}
-    file_values = with_part_options(options, kept, {})
-    typed = with_part_options(options, user_values, file_values)
-    given = frozenset([*typed, *file_values])
-    values = all_values(config_class, typed, file_values)
-    # Reset values of presets that forbid a value of the user.
-    for entry, _ in list(idle_options(config_class, values, typed)):
-        for needed, *allowed in entry.conditions:
-            is_free = needed in options and needed not in given
-            if entry.name in typed and is_free and options[needed].default in allowed:
-                values[needed] = options[needed].default
-    # Drop idle values of files and presets, and refuse idle ones of the user.
-    for entry, text in list(idle_options(config_class, values, typed)):
-        if entry.name not in typed:
-            values[entry.name] = entry.default
-        elif not entry.no_effect:
-            raise ConfigError(text)
-    for name, entry in options.items():
+    given = GivenValues.of(config_class, user_values, base or {})
+    values = given.complete()
+    _leave_out_idle(given, values)
+    for name, entry in all_options(config_class).items():
         if values[name] is REQUIRED:
             reason = f"{entry.label} is missing: {entry.help}"
             if entry.choice_names:
@@ -255,10 +289,27 @@ def merged(
     try:
         config = _built(config_class, values)
     except ConfigError as error:
-        raise ConfigError(f"{error}{_preset_note(config_class, values, given, error)}") from error
-    object.__setattr__(config, "typed", frozenset(typed))
-    object.__setattr__(config, "given", given)
+        note = _preset_note(config_class, values, given.names, error)
+        raise ConfigError(f"{error}{note}") from error
+    object.__setattr__(config, "typed", frozenset(given.typed))
+    object.__setattr__(config, "given", given.names)
     return config
+
+
+def _leave_out_idle(given: GivenValues, values: dict[str, Any]) -> None:
+    """Give values of files and presets their defaults if they do nothing. Refuse typed ones."""
+    options = all_options(given.config_class)
+    # Reset values of presets that forbid a value of the user.
+    for entry, _ in list(idle_options(given.config_class, values, given.typed)):
+        for needed, *allowed in entry.conditions:
+            is_free = needed in options and needed not in given.names
+            if entry.name in given.typed and is_free and options[needed].default in allowed:
+                values[needed] = options[needed].default
+    for entry, text in list(idle_options(given.config_class, values, given.typed)):
+        if entry.name not in given.typed:
+            values[entry.name] = entry.default
+        elif not entry.no_effect:
+            raise ConfigError(text)
 
 
 def _preset_note(
@@ -279,36 +330,6 @@ def _preset_note(
     if not notes:
         return ""
     return f" ({'; '.join(notes)})"
-
-
-def all_values(config_class: type, typed: dict[str, Any], base: dict[str, Any]) -> dict[str, Any]:
-    """Return the value of every option by name, each checked. See :func:`merged`.
-
-    The given values have the options of registered parts in their fields.
-    """
-    options = all_options(config_class)
-    by_preset: dict[str, Any] = {}
-    for name, entry in options.items():
-        value = typed.get(name, base.get(name, entry.default))
-        if entry.brings and not is_off(value):
-            by_preset |= {n: x for n, x in entry.brings.items() if n in options}
-    by_given: dict[str, Any] = {}
-    chosen = ChainMap(typed, by_given, base, by_preset)
-    # Apply presets in the order of the fields, so that one preset may choose another.
-    for name, entry in options.items():
-        if entry.presets is not None:
-            value = entry.read(chosen.get(name, entry.default))
-            # A preset that the user changed overrides the file's values.
-            if (name in typed or name in by_given) and base.get(name) != value:
-                by_given.update(entry.presets[value])
-            else:
-                by_preset.update(entry.presets[value])
-    values = {}
-    for name, entry in options.items():
-        values[name] = entry.default
-        if name in chosen:
-            values[name] = entry.read(chosen[name])
-    return values
 
 
 def _built(config_class: type[ConfigT], values: Mapping[str, Any]) -> ConfigT:

@@ -16,7 +16,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from relu_nmt.config.classes import all_values, flat, merged, paths_in, to_dict
+from relu_nmt.config.classes import GivenValues, flat, merged, paths_in, to_dict
 from relu_nmt.config.fields import (
     REQUIRED,
     Option,
@@ -29,7 +29,6 @@ from relu_nmt.config.fields import (
 )
 from relu_nmt.config.files import READ, Files, refuse_shared_files
 from relu_nmt.config.needs import idle_options
-from relu_nmt.config.parts import with_part_options
 from relu_nmt.config.registry import Registry, close_names
 from relu_nmt.config.stored import checked, parse_json
 from relu_nmt.config.yaml_text import dump_value, parse_yaml
@@ -128,16 +127,15 @@ def add_settings(
     """
     options = all_options(config_class).values()
     # Help begins with the flags that most people use, and ends with flags that do nothing here.
-    moved = dict.fromkeys(most_used, MOST_USED)
-    moved |= {entry.name: IDLE for entry in options if _is_idle(entry)}
-    titles = dict.fromkeys([*moved.values(), *(entry.heading for entry in options)])
-    groups = {title: parser.add_argument_group(title or "settings") for title in titles}
+    titles = {entry.name: entry.heading for entry in options}
+    titles |= dict.fromkeys(most_used, MOST_USED)
+    titles |= {entry.name: IDLE for entry in options if _is_idle(entry)}
+    groups = {}
+    for title in dict.fromkeys([MOST_USED, IDLE, *titles.values()]):
+        groups[title] = parser.add_argument_group(title or "settings")
     for entry in options:
-        heading_group = groups[entry.heading]
         is_hidden = entry.name in getattr(config_class, "refused", ())
-        _add_flags(
-            parser, groups[moved.get(entry.name, entry.heading)], heading_group, entry, is_hidden
-        )
+        _add_flags(parser, groups[titles[entry.name]], entry, is_hidden)
     files = parser.add_argument_group("settings file")
     files.add_argument(
         "--config",
@@ -152,7 +150,7 @@ def add_settings(
     words = [entry.metavar or entry.name for entry in options if entry.positional]
     parser.usage = parser.usage or " ".join([parser.prog, *words, "[flags]"])
     # The options of every command, such as --debug, come near the end.
-    ends = [parser._optionals, *(groups[title] for title in (IDLE,) if title in groups)]
+    ends = [parser._optionals, groups[IDLE]]
     parser._action_groups = [g for g in parser._action_groups if g not in ends] + ends
 
 
@@ -161,10 +159,8 @@ def _is_idle(entry: Option) -> bool:
     return bool(entry.no_effect) and not entry.needs
 
 
-def _add_flags(
-    parser: argparse.ArgumentParser, group: Any, heading_group: Any, entry: Option, is_hidden: bool
-) -> None:
-    """Add the flag of an option to a group of arguments, and of constants to ``heading_group``.
+def _add_flags(parser: argparse.ArgumentParser, group: Any, entry: Option, is_hidden: bool) -> None:
+    """Add the flags of an option to a group of arguments.
 
     A ``bool`` field gets ``--name`` and ``--no-name`` (only ``--no-name`` if its name starts with
     ``no_``, as in fairseq).
@@ -201,7 +197,7 @@ def _add_flags(
     for flag, value in entry.constants.items():
         common = {"dest": entry.name, "action": "store_const", "const": value}
         common["help"] = f"the same as {flag_of(entry.name)} {entry.text_of(value)}"
-        heading_group.add_argument(flag, default=argparse.SUPPRESS, **common)
+        group.add_argument(flag, default=argparse.SUPPRESS, **common)
 
 
 def _help_text(entry: Option) -> str:
@@ -300,9 +296,8 @@ def read_settings_file(config_class: type, path: str | os.PathLike[str]) -> dict
                     values = {n: x for n, x in values.items() if n not in entry.determines}
         else:
             # Refuse idle values only in files that users write. Stored files have all values.
-            spread_values = with_part_options(options, values, {})
-            all_of_file = all_values(config_class, spread_values, {})
-            for entry, text in idle_options(config_class, all_of_file):
+            complete = GivenValues.of(config_class, values, {}).complete()
+            for entry, text in idle_options(config_class, complete):
                 if entry.name in values and not entry.no_effect:
                     raise ConfigError(text)
     except ConfigError as error:

@@ -41,6 +41,7 @@ class Option:
     if its default is.
     """
 
+    # The value.
     default: Any = dataclasses.field(kw_only=False)  # immutable, or REQUIRED
     help: str = dataclasses.field(kw_only=False)  # one line, without default and needs
     choices: Choices | None = None  # the allowed texts, or the registry whose names are allowed
@@ -54,20 +55,17 @@ class Option:
     most: float | None = None
     above: float | None = None
     below: float | None = None
-    # The condition under which this option has an effect. "store_ema": another field is on (neither
-    # off, empty, 0 nor negative). ("lr_scheduler", "cosine", "fixed"): that field has one of these
-    # values, or contains one. A list of conditions if all must hold.
-    needs: Needs = ()
-    flags: Sequence[str] = ()  # further spellings, ("-s",). Files may have the long ones, too.
-    # Flags without a value that set the field, {"--encoder-learned-pos": "learned"}. In files they
-    # are true or false.
-    constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    metavar: str | None = None  # name of the value in --help, by default FILE or N
     # Turns text other than the default into the value, or checks it. Raises ValueError or
     # ConfigError with the text that it expects.
     parse: Callable[[str], Any] | None = None
     show: Callable[[Any], str] | None = None  # the inverse of ``parse``, by default :func:`shown`
-    bare: Any = None  # the value of the flag alone. None: the flag needs a value.
+    files: Files | None = None  # for a path, the files that it names
+    stored: bool = True  # False leaves it out of checkpoints and results
+
+    # Other fields. The condition under which this option has an effect is "store_ema": another
+    # field is on (neither off, empty, 0 nor negative), or ("lr_scheduler", "cosine", "fixed"): that
+    # field has one of these values, or contains one. A list of conditions if all must hold.
+    needs: Needs = ()
     # Defaults of other fields, by the value of this field. These values are its choices.
     presets: Mapping[str, Mapping[str, Any]] | None = None
     # Defaults of other fields while this one is on. Presets override them.
@@ -75,18 +73,25 @@ class Option:
     # Fields that the program chooses for a value of this one. --config does not read its choices
     # from stored files.
     determines: Sequence[str] = ()
-    # The reason why a flag of fairseq does nothing here, or nothing while its needs are not met.
-    # Typing the flag then prints a note and is no error.
-    no_effect: str = ""
-    files: Files | None = None  # for a path, the files that it names
+
+    # The flag. It has further spellings, ("-s",). Files may have the long ones, too.
+    flags: Sequence[str] = ()
+    # Flags without a value that set the field, {"--encoder-learned-pos": "learned"}. In files they
+    # are true or false.
+    constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    metavar: str | None = None  # name of the value in --help, by default FILE or N
+    bare: Any = None  # the value of the flag alone. None: the flag needs a value.
     positional: bool = False  # an argument, not a flag. ``flags`` name it too.
     several: bool = False  # the flag takes the elements of a sequence as words, not with commas
     # The title in --help of this option and the next ones in the class, by default the title of
     # the group.
     heading: str = ""
-    stored: bool = True  # False leaves it out of checkpoints and results
-    # The settings class fills in the name, the type (without None, of an element in a sequence),
-    # and whether messages call the option by its flag.
+    # The reason why a flag of fairseq does nothing here, or nothing while its needs are not met.
+    # Typing the flag then prints a note and is no error.
+    no_effect: str = ""
+
+    # Set by the settings class: the name, the type (without None, of an element in a sequence), and
+    # whether messages call the option by its flag.
     name: str = ""
     kind: Any = str
     is_sequence: bool = False

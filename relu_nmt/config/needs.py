@@ -18,16 +18,15 @@ def idle_options(
         if is_default and (name not in typed or is_off(value)):
             continue
         for needed, *allowed in entry.conditions:
-            if needed in options and not _is_met(entry, options[needed], values[needed], allowed):
-                current = values[needed]
-                is_typed = needed in typed
-                # Accept a default typed together with the default of the needed option.
-                if not (is_default and is_typed and current == options[needed].default):
-                    yield (
-                        entry,
-                        _need_text(entry, value, options[needed], current, allowed, is_typed),
-                    )
-                break
+            if needed not in options or _is_met(entry, options[needed], values[needed], allowed):
+                continue
+            current = values[needed]
+            is_typed = needed in typed
+            # Accept a default typed together with the default of the needed option.
+            if not (is_default and is_typed and current == options[needed].default):
+                text = _need_text(entry, value, options[needed], current, allowed, is_typed)
+                yield entry, text
+            break
 
 
 def is_off(value: Any) -> bool:

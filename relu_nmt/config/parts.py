@@ -30,9 +30,10 @@ def with_part_options(
 ) -> dict[str, Any]:
     """Return the values, with options of registered parts in the fields that mean the same.
 
-    ``before`` has the values of sequences of which an option sets one element only.
+    ``optimizer`` "adam:beta1=0.8" becomes "adam", and ``adam_betas`` (0.8, 0.98). The second beta
+    comes from the values, from ``before``, or from the field's default.
     """
-    spread_values = dict(values)
+    new_values = dict(values)
     for name, value in values.items():
         entry = options[name]
         if not entry.with_options:
@@ -40,26 +41,26 @@ def with_part_options(
         spec = Spec.parse(entry.read(value))
         text = entry.with_value(value)
         if not spec.options:
-            spread_values[name] = spec.name  # without a colon that has no options behind it
+            new_values[name] = spec.name  # without a colon that has no options behind it
             continue
-        chosen = _part_values(entry, spec, text)
-        fieldless = dict(spec.options)
+        part_values = _part_values(entry, spec, text)
+        remaining = dict(spec.options)  # without a field
         for field, other, index, part in fields_of_part(options, name):
-            fieldless.pop(part, None)
-            if part not in chosen:
+            remaining.pop(part, None)
+            if part not in part_values:
                 continue
-            new = chosen[part]
+            new_value = part_values[part]
             if other.is_sequence:
-                was = other.read(spread_values.get(field, before.get(field, other.default)))
-                new = (*was[:index], new, *was[index + 1 :])
-            if field in values and new != other.read(values[field]):
+                default = before.get(field, other.default)
+                elements = other.read(new_values.get(field, default))
+                new_value = (*elements[:index], new_value, *elements[index + 1 :])
+            if field in values and new_value != other.read(values[field]):
                 raise ConfigError(
                     f"{text} and {other.with_value(values[field])} differ; leave one of them out"
                 )
-            spread_values[field] = new
-        # Keep only those options in the text that have no field.
-        spread_values[name] = str(Spec(spec.name, fieldless))
-    return spread_values
+            new_values[field] = new_value
+        new_values[name] = str(Spec(spec.name, remaining))
+    return new_values
 
 
 def _part_values(entry: Option, spec: Spec, text: str) -> dict[str, Any]:
