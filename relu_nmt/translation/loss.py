@@ -4,13 +4,15 @@
 same with less memory.
 """
 
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from relu_nmt.attention.base import Need
-from relu_nmt.attention.records import record_attention
+from relu_nmt.attention.records import AttentionRecord, record_attention
 from relu_nmt.attention.regularizer import NULL_SUM
 from relu_nmt.data.translation_batches import TranslationBatch
 from relu_nmt.errors import ConfigError
@@ -84,8 +86,15 @@ class TranslationObjective(RegularizedObjective):
 
     def loss(self, batch: TranslationBatch) -> LossOutput:
         """Return the cross-entropy of a batch, summed over its target tokens."""
-        states, targets, aligning_weights = self.states(batch)
-        return self.output(batch, self.cross_entropy(states, targets), aligning_weights)
+        with self.aligning_records(batch) as records:
+            states, targets = self.states(batch)
+        return self.output(batch, self.cross_entropy(states, targets), records)
+
+    def states(self, batch: TranslationBatch) -> tuple[Tensor, Tensor]:
+        """Return the decoder states [N, D] of the real target tokens, and these targets [N]."""
+        states = self.model(batch.src_tokens, batch.prev_output_tokens).flatten(0, 1)
+        real = real_targets(batch, self.model.pad_index)
+        return states.index_select(0, real), batch.tgt_tokens.flatten().index_select(0, real)
 
     def cross_entropy(self, states: Tensor, targets: Tensor) -> CrossEntropy:
         """Return the cross-entropy of decoder states [N, D] with their targets [N]."""
@@ -98,26 +107,16 @@ class TranslationObjective(RegularizedObjective):
         log_probs = self.model.logits(states).log_softmax(-1)
         return smoothed_loss(log_probs, targets, smoothing)
 
-    def states(self, batch: TranslationBatch) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return decoder states [N, D], their targets [N], and weights [B, T, S] that align.
-
-        The weights are those of the aligning attention. None: the batch has no alignments to learn.
-        """
-        model = self.model
-        aligning_weights = None
-        if batch.alignments is not None and self.alignment_lambda != 0:
-            with record_attention(model.aligning_attention, Need(weights=True)) as records:
-                states = model(batch.src_tokens, batch.prev_output_tokens)
-            aligning_weights = model.alignment_weights(records[0])
-        else:
-            states = model(batch.src_tokens, batch.prev_output_tokens)
-        real = real_targets(batch, model.pad_index)
-        states = states.flatten(0, 1).index_select(0, real)
-        targets = batch.tgt_tokens.flatten().index_select(0, real)
-        return states, targets, aligning_weights
+    def aligning_records(
+        self, batch: TranslationBatch
+    ) -> AbstractContextManager[list[AttentionRecord]]:
+        """Record the aligning attention in the block, if the batch has alignments to learn."""
+        if batch.alignments is None or self.alignment_lambda == 0:
+            return nullcontext([])
+        return record_attention(self.model.aligning_attention, Need(weights=True))
 
     def output(
-        self, batch: TranslationBatch, sums: CrossEntropy, aligning_weights: Tensor | None
+        self, batch: TranslationBatch, sums: CrossEntropy, records: Sequence[AttentionRecord]
     ) -> LossOutput:
         """Return the loss and its metrics from cross-entropy and aligning attention."""
         # Report sums with the number of tokens, so that batches average correctly.
@@ -126,8 +125,9 @@ class TranslationObjective(RegularizedObjective):
         metrics = {"loss": (loss.detach(), count), "nll_loss": (nll, count)}
         if self.report_accuracy:
             metrics["accuracy"] = (100 * num_correct, count)
-        if aligning_weights is not None and batch.alignments is not None:
-            guided = alignment_loss(aligning_weights, batch.alignments)
+        if records and batch.alignments is not None:
+            weights = self.model.alignment_weights(records[0])  # [B, T, S]
+            guided = alignment_loss(weights, batch.alignments)
             metrics["alignment_loss"] = (guided.detach(), count)
             loss = loss + self.alignment_lambda * guided
         return LossOutput(loss, batch.num_tokens, metrics)

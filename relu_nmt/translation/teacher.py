@@ -63,7 +63,8 @@ class TaughtObjective(TranslationObjective):
         self.config = config
         # Keep the teachers in a plain list, so that their weights do not learn.
         self._teachers = [model.eval().requires_grad_(False) for model in teachers]
-        if config.teacher_attention_weight:
+        self._teaches_attention = config.teacher_attention_weight > 0
+        if self._teaches_attention:
             student_shape = _shape_in_words(self.model)
             teacher_shape = _shape_in_words(teachers[0])
             if student_shape != teacher_shape:
@@ -79,13 +80,16 @@ class TaughtObjective(TranslationObjective):
             return super().loss(batch)
         config = self.config
         pad = self.model.pad_index
-        with attention_outputs(self.model, config.teacher_attention_weight > 0) as student:
-            states, targets, aligning_weights = self.states(batch)
+        with (
+            attention_outputs(self.model, self._teaches_attention) as student,
+            self.aligning_records(batch) as records,
+        ):
+            states, targets = self.states(batch)
         # Compare the N real target positions with the teacher's.
-        ids, log_probs, teacher = self.taught(batch, block_rows(states))
-        cross_entropy, kl = self._compared(states, targets, ids, log_probs)
-        output = self.output(batch, cross_entropy, aligning_weights)
-        # Mix: (1 - w) cross-entropy + w T^2 KL. ``output.loss`` is the cross-entropy so far.
+        best, teacher = self.taught(batch, block_rows(states))
+        cross_entropy, kl = self._compared(states, targets, best)
+        output = self.output(batch, cross_entropy, records)
+        # Put w T^2 KL in the place of the share w of the cross-entropy.
         count = float(batch.num_tokens)
         scale = config.teacher_temperature**2
         metrics = {**output.metrics, "teacher_loss": (kl.detach(), count)}
@@ -97,19 +101,16 @@ class TaughtObjective(TranslationObjective):
         return replace(output, loss=loss, metrics=metrics)
 
     @torch.no_grad()
-    def taught(
-        self, batch: TranslationBatch, rows: int
-    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Return the teacher's best symbols [N, k], their log-probabilities, and its attention."""
+    def taught(self, batch: TranslationBatch, rows: int) -> tuple[BestSymbols, dict[str, Tensor]]:
+        """Return the teacher's best symbols, ``rows`` tokens at a time, and its attention."""
         real = real_targets(batch, self.model.pad_index)
         if self._cache is not None:
             compute = partial(self._best, batch, real, rows)
-            ids, log_probs = self._cache.best_symbols(batch, compute)
-            return ids.to(real.device), log_probs.to(real.device), {}
-        is_taught = self.config.teacher_attention_weight > 0
-        with attention_outputs(self._teachers[0], is_taught) as attention:
-            ids, log_probs = self._best(batch, real, rows)
-        return ids, log_probs, attention
+            stored = self._cache.best_symbols(batch, compute)
+            return BestSymbols(stored.ids.to(real.device), stored.log_probs.to(real.device)), {}
+        with attention_outputs(self._teachers[0], self._teaches_attention) as attention:
+            best = self._best(batch, real, rows)
+        return best, attention
 
     def forget_largest(self) -> None:
         """Let the teacher run for the next batch even if its results are in the cache."""
@@ -117,7 +118,7 @@ class TaughtObjective(TranslationObjective):
             self._cache.forget_largest()
 
     def _best(self, batch: TranslationBatch, real: Tensor, rows: int) -> BestSymbols:
-        """Compute the k best symbols of each target token and their log-probabilities, [N, k]."""
+        """Compute the best symbols of the real target tokens, at the indices ``real`` [N]."""
         states = []
         for model in self._teachers:
             features = model(batch.src_tokens, batch.prev_output_tokens)
@@ -130,33 +131,33 @@ class TaughtObjective(TranslationObjective):
                 by_model.append(model.logits(block).log_softmax(-1))
             log_probs = average_log_probs(by_model)
             tops.append(log_probs.topk(min(self.config.teacher_top_k, log_probs.size(1))))
-        return torch.cat([top.indices for top in tops]), torch.cat([top.values for top in tops])
+        ids = torch.cat([top.indices for top in tops])
+        return BestSymbols(ids, torch.cat([top.values for top in tops]))
 
     def _compared(
-        self, states: Tensor, targets: Tensor, ids: Tensor, logs: Tensor
+        self, states: Tensor, targets: Tensor, best: BestSymbols
     ) -> tuple[CrossEntropy, Tensor]:
         """Return the cross-entropy and the divergence from the teacher.
 
-        They compare decoder states [N, D] with targets [N] and with the teacher's symbols and
-        log-probabilities, [N, k] each. The backward pass computes the logits of a block of tokens
-        again, so that memory never holds all of them.
+        They compare decoder states [N, D] with targets [N] and with the teacher's best symbols. The
+        backward pass computes the logits of a block of tokens again, so that memory never holds all
+        of them.
         """
         temperature = self.config.teacher_temperature
 
-        def of_block(x: Tensor, targets: Tensor, ids: Tensor, logs: Tensor) -> list[Tensor]:
+        def of_block(x: Tensor, targets: Tensor, ids: Tensor, log_probs: Tensor) -> list[Tensor]:
             logits = self.model.logits(x)
-            log_probs = logits.log_softmax(-1)
-            sums = smoothed_loss(log_probs, targets, self.label_smoothing)
+            log_p = logits.log_softmax(-1)
+            sums = smoothed_loss(log_p, targets, self.label_smoothing)
             if temperature != 1:
-                log_probs = (logits / temperature).log_softmax(-1)
-            return [*sums, divergence(log_probs, ids, logs, temperature)]
+                log_p = (logits / temperature).log_softmax(-1)
+            return [*sums, divergence(log_p, ids, log_probs, temperature)]
 
-        size = block_rows(states)
-        columns = states.split(size), targets.split(size), ids.split(size), logs.split(size)
+        columns = [x.split(block_rows(states)) for x in (states, targets, *best)]
         sums: list[list[Tensor]] = [[], [], [], []]
-        for x, y, top, top_logs in zip(*columns, strict=True):
+        for x, y, ids, log_probs in zip(*columns, strict=True):
             values = checkpoint(
-                of_block, x, y, top, top_logs, use_reentrant=False, preserve_rng_state=False
+                of_block, x, y, ids, log_probs, use_reentrant=False, preserve_rng_state=False
             )
             for column, value in zip(sums, values, strict=True):
                 column.append(value)

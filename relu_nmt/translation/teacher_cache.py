@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,8 +22,12 @@ PATIENCE = 60.0  # seconds to wait for another process that writes to the cache
 ID = torch.int32  # type of symbols in the cache
 LOG = torch.float16  # type of log-probabilities in the cache
 
-BestSymbols = tuple[Tensor, Tensor]
-"""The k most probable symbols of N target tokens, int64 [N, k], and their log-probabilities."""
+
+class BestSymbols(NamedTuple):
+    """The k most probable symbols of N target tokens."""
+
+    ids: Tensor  # [N, k] int64
+    log_probs: Tensor  # [N, k]
 
 
 class TeacherCache:
@@ -83,10 +88,10 @@ class TeacherCache:
         if size > self._most_tokens or None in stored:
             self._most_tokens = max(size, self._most_tokens)
             # Divide the tokens of the batch among its pairs, and store all pairs at once.
-            ids, log_probs = compute()
+            best = compute()
             entries = []
             for name, pair_ids, pair_logs in zip(
-                names, ids.split(lengths), log_probs.split(lengths), strict=True
+                names, best.ids.split(lengths), best.log_probs.split(lengths), strict=True
             ):
                 entries.append((name, _bytes_of(pair_ids, ID), _bytes_of(pair_logs, LOG)))
             with self._reporting(), self._database as database:
@@ -97,8 +102,9 @@ class TeacherCache:
         for pair_ids, pair_logs in filter(None, stored):
             id_bytes += pair_ids
             log_bytes += pair_logs
-        symbols = torch.frombuffer(id_bytes, dtype=ID).view(sum(lengths), -1)
-        return symbols.long(), torch.frombuffer(log_bytes, dtype=LOG).view_as(symbols).float()
+        ids = torch.frombuffer(id_bytes, dtype=ID).view(sum(lengths), -1)
+        log_probs = torch.frombuffer(log_bytes, dtype=LOG).view_as(ids)
+        return BestSymbols(ids.long(), log_probs.float())
 
     def _find(self, names: Sequence[bytes]) -> list[tuple[bytes, bytes] | None]:
         """Return the symbols and logarithms of pairs. None for a new pair."""
