@@ -17,59 +17,57 @@ from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.translation.task import TranslationTask
 
 NONE = "none"
-DECODING_STEPS = ("detokenizer", "joining of pieces")
-"""Steps that change decoded text but no token id."""
 SAME_TEXT = "preprocess with the same --tokenizer, --lowercase, --subword and --subword-model"
 LIKE = "make the data with relu-nmt-preprocess --like"
 """Remedies for a data folder whose text steps differ from another folder or from a model."""
 WITH_SEPARATOR = "give it here too, with --max-doc-tokens or --doc-mixture"
-ALLOWED_TO_DIFFER = ("language", "dictionary", "sentence separator")
-"""Last words of the properties for which :func:`compare_with_data` has separate rules."""
 
 
-def describe_task(task: TranslationTask, with_decoding: bool = True) -> dict[str, str]:
-    """Return the languages, dictionaries and text steps of a task in words, by name.
-
-    ``with_decoding`` includes the steps that change only decoded text.
-    """
-    texts = {"source": task.source_text, "target": task.target_text}
-    # Describe languages and dictionaries, which are always known.
-    description = {f"{side} language": text.language for side, text in texts.items()}
-    for side in texts:
-        dictionary = getattr(task, f"{side}_dictionary")
+def describe_task(task: TranslationTask) -> dict[str, str]:
+    """Return the languages, dictionaries and text steps of a task in words, by name."""
+    description = {"source language": task.source_lang, "target language": task.target_lang}
+    for name, dictionary in (
+        ("source dictionary", task.source_dictionary),
+        ("target dictionary", task.target_dictionary),
+    ):
         symbols = fingerprint([dictionary[i] for i in range(len(dictionary))])
-        description[f"{side} dictionary"] = f"{len(dictionary):,} symbols {symbols}"
-    # Describe the steps of the text. A folder of fairseq does not record them.
+        description[name] = f"{len(dictionary):,} symbols {symbols}"
+    # Add the separators, and the steps that change decoded text but no token id.
+    steps = describe_steps(task)
+    for side, text in _recorded_texts(task).items():
+        between = "" if text.separates_alone else " in groups of sentences only"
+        steps[f"{side} sentence separator"] = f"{text.sentence_separator or NONE}{between}"
+        steps[f"{side} detokenizer"] = text.detokenizer
+        subword = text.subword.to_state()
+        is_joined = subword["name"] == JOINED
+        steps[f"{side} joining of pieces"] = repr(subword["symbol"]) if is_joined else NONE
+    return description | steps
+
+
+def describe_steps(task: TranslationTask) -> dict[str, str]:
+    """Return the steps from raw text to token ids in words, by name, without separators."""
+    steps = {}
+    for side, text in _recorded_texts(task).items():
+        tokenizer = text.tokenizer
+        if text.tokenizer_version != tokenizers.get(tokenizer).version():
+            tokenizer = f"{tokenizer} of version {text.tokenizer_version}"
+        subword = text.subword.to_state()
+        if subword["name"] == JOINED:  # it splits no words
+            subword = {"name": NONE}
+        # Give the model's name, and a checksum instead of its parameters.
+        model = subword.pop("name")
+        steps[f"{side} tokenizer"] = tokenizer
+        steps[f"{side} lower-casing"] = "on" if text.lowercase else "off"
+        steps[f"{side} subword model"] = f"{model} {fingerprint(subword)}" if subword else model
+        steps[f"{side} first symbol"] = text.first_symbol or NONE
+    return steps
+
+
+def _recorded_texts(task: TranslationTask) -> dict[str, TextPipeline]:
+    """Return the text steps of both sides. A folder of fairseq does not record them."""
     if task.folder is not None and data_folder.manifest_content(task.folder) is None:
-        return description
-    for side, text in texts.items():
-        for name, step in _describe_text(text).items():
-            if with_decoding or name not in DECODING_STEPS:
-                description[f"{side} {name}"] = step
-    return description
-
-
-def _describe_text(pipeline: TextPipeline) -> dict[str, str]:
-    """Return each step of one language's text in words, by name."""
-    subword = pipeline.subword.to_state()
-    joined = NONE
-    if subword["name"] == JOINED:  # it splits no words
-        joined = repr(subword["symbol"])
-        subword = {"name": NONE}
-    # Give the model's name, and a checksum instead of its parameters.
-    model = subword.pop("name")
-    tokenizer = pipeline.tokenizer
-    if pipeline.tokenizer_version != tokenizers.get(tokenizer).version():
-        tokenizer = f"{tokenizer} of version {pipeline.tokenizer_version}"
-    between = "" if pipeline.separates_alone else " in groups of sentences only"
-    return {
-        "tokenizer": tokenizer,
-        "lower-casing": "on" if pipeline.lowercase else "off",
-        "subword model": f"{model} {fingerprint(subword)}" if subword else model,
-        "sentence separator": f"{pipeline.sentence_separator or NONE}{between}",
-        "first symbol": pipeline.first_symbol or NONE,
-        **dict(zip(DECODING_STEPS, (pipeline.detokenizer, joined), strict=True)),
-    }
+        return {}
+    return {"source": task.source_text, "target": task.target_text}
 
 
 def fingerprint(value: Any) -> str:
@@ -117,26 +115,17 @@ def at_folder(
         if dictionary != expected:
             remedy = f"preprocess with it as {flag}" if task.folder else f"{LIKE} {task_place}"
             raise DataError(f"{file}: not the dictionary of {task_place}; {remedy}")
-    # Compare the text steps. The task's own separators and missing sides count as equal.
+    # Compare the text steps. Missing sides count as equal.
     if manifest is not None:
         texts = []
         for text in (task.source_text, task.target_text):
             if text.language in manifest["text"]:
-                text = replace(
-                    load_pipeline(path, manifest, text.language),
-                    sentence_separator=text.sentence_separator,
-                    separates_alone=text.separates_alone,
-                )
+                text = load_pipeline(path, manifest, text.language)
             texts.append(text)
         in_folder = replace(task, source_text=texts[0], target_text=texts[1], folder=Path(path))
         advice = SAME_TEXT if task.folder else f"{LIKE} {task_place}, or translate raw text"
         require_same(
-            describe_task(task, with_decoding=False),
-            task_place,
-            describe_task(in_folder, with_decoding=False),
-            path,
-            advice,
-            DataError,
+            describe_steps(task), task_place, describe_steps(in_folder), path, advice, DataError
         )
     return replace(task, folder=Path(path))
 
@@ -161,9 +150,10 @@ def compare_with_data(
             f"--source-lang and --target-lang, or {fresh_start}"
         )
     # Compare the dictionaries. The data may only add the separator as its last symbol.
-    for side in ("source", "target"):
-        earlier = getattr(stored, f"{side}_dictionary")
-        dictionary = getattr(present, f"{side}_dictionary")
+    for side, earlier, dictionary in (
+        ("source", stored.source_dictionary, present.source_dictionary),
+        ("target", stored.target_dictionary, present.target_dictionary),
+    ):
         if earlier == dictionary:
             continue
         if stored.separators is not None and present.separators is None:
@@ -176,10 +166,10 @@ def compare_with_data(
                 f"{path}: trained with another {side} dictionary than that of "
                 f"{data}; {LIKE} {path}, or {fresh_start}"
             )
-    # Compare the preparation of the text, without languages, dictionaries and separators.
+    # Compare the preparation of the text.
     notes = []
-    stored_steps = _steps_to_compare(stored)
-    steps = _steps_to_compare(present)
+    stored_steps = describe_steps(stored)
+    steps = describe_steps(present)
     # Recognize models of other toolkits: their checkpoints name no data folder.
     is_imported = "data" not in (read_metadata(path).get("args") or {})
     if not (is_imported and present.source_text.keeps_text and present.target_text.keeps_text):
@@ -192,9 +182,3 @@ def compare_with_data(
     if stored_pair != present_pair:
         notes.append(f"{path} translates {stored_pair}, and learns {present_pair} now")
     return notes
-
-
-def _steps_to_compare(task: TranslationTask) -> dict[str, str]:
-    """Return the text steps of a task without languages, dictionaries and separators."""
-    description = describe_task(task, with_decoding=False)
-    return {k: v for k, v in description.items() if not k.endswith(ALLOWED_TO_DIFFER)}

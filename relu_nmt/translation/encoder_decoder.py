@@ -71,19 +71,21 @@ class EncoderDecoder(TranslationModel):
             nn.init.normal_(self.output_projection.weight, std=dim**-0.5)
 
     def most_tokens(self, side: str, of_sentence: bool = False) -> int | None:
-        is_source = side == "source"
-        stack = self.encoder if is_source else self.decoder
-        slots = ("encoder", "cross") if is_source else ("decoder",)
         # Collect the limits of the attentions that see the whole text, and of the positions.
         limits = []
-        for module in self.modules():
-            if isinstance(module, MultiheadAttention) and module.attention.slot in slots:
-                attention = module.attention
-                if of_sentence or self.config.sees_document(attention.slot, attention.layer):
-                    limits.append(attention.most_keys(attention.slot == "decoder"))
+        for attention in self._attentions_to(side):
+            if of_sentence or self.config.sees_document(attention.slot, attention.layer):
+                limits.append(attention.most_keys(attention.slot == "decoder"))
         if of_sentence or self.config.document_attention == "full":
+            stack = self.encoder if side == "source" else self.decoder
             limits.append(stack.embedding.positions.max_positions)
         return least_limit(limits)
+
+    def _attentions_to(self, side: str) -> list[Attention]:
+        """Return the attentions whose keys are the tokens of a side."""
+        slots = ("encoder", "cross") if side == "source" else ("decoder",)
+        modules = [module for module in self.modules() if isinstance(module, MultiheadAttention)]
+        return [module.attention for module in modules if module.attention.slot in slots]
 
     def forward(self, src_tokens: Tensor, prev_output_tokens: Tensor) -> Tensor:
         return self.decoder(prev_output_tokens, self.encoder(src_tokens))

@@ -119,29 +119,30 @@ class TranslationTask:
         knows all others, and a sentence that stands alone does not end in it.
         """
         # Take over the ids from the earlier model.
-        source = None
-        target = None
+        source_id = target_id = None
         alone = True
         if earlier is not None:
             last = Separators(len(self.source_dictionary), len(self.target_dictionary), alone=False)
-            source, target, alone = earlier.separators or last
-        # Add the symbol, which must be new, to both sides.
-        changes: dict[str, Any] = {}
-        for side, index in (("source", source), ("target", target)):
-            text = getattr(self, f"{side}_text")
-            dictionary = getattr(self, f"{side}_dictionary")
-            if SENTENCE_SEPARATOR in dictionary:
+            source_id, target_id, alone = earlier.separators or last
+        symbol = SENTENCE_SEPARATOR
+        for text, dictionary in (
+            (self.source_text, self.source_dictionary),
+            (self.target_text, self.target_dictionary),
+        ):
+            if symbol in dictionary:
                 file = data_folder.dictionary_path(self.folder or "", text.language)
                 raise DataError(
-                    f"{file}: '{SENTENCE_SEPARATOR}' is a word of the text, so it cannot separate "
-                    "sentences; replace it in the text and run relu-nmt-preprocess again, or leave "
+                    f"{file}: '{symbol}' is a word of the text, so it cannot separate sentences; "
+                    "replace it in the text and run relu-nmt-preprocess again, or leave "
                     "--sentence-separator out"
                 )
-            changes[f"{side}_text"] = replace(
-                text, sentence_separator=SENTENCE_SEPARATOR, separates_alone=alone
-            )
-            changes[f"{side}_dictionary"] = dictionary.with_symbol(SENTENCE_SEPARATOR, index)
-        return replace(self, **changes)
+        return replace(
+            self,
+            source_text=replace(self.source_text, sentence_separator=symbol, separates_alone=alone),
+            target_text=replace(self.target_text, sentence_separator=symbol, separates_alone=alone),
+            source_dictionary=self.source_dictionary.with_symbol(symbol, source_id),
+            target_dictionary=self.target_dictionary.with_symbol(symbol, target_id),
+        )
 
     @property
     def separators(self) -> Separators | None:
