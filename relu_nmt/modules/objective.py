@@ -1,6 +1,7 @@
 """The training objective: the loss of a task, the attention regularizer, and terms of modules.
 
-A module adds a term by :func:`add_to_loss`, such as the balance of a mixture of experts.
+A module of yours adds a term by :func:`add_to_loss`, such as the balance of a mixture of experts.
+The modules of the package add none.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -120,17 +121,17 @@ class RegularizedObjective(nn.Module):
         """Return both terms of the regularizer, averaged over the attention modules."""
         config = self.regularizer
         margin = config.attention_entropy_margin
-        shares: list[float] = []
-        module_terms: list[Tensor] = []
+        total_share = 0.0
+        weighted: list[Tensor] = []
         for record in records:
             if record.statistics:
                 # A part of an attention counts by its share of rows.
                 share = record.visibility.share
-                shares.append(share)
                 values = regularizer_terms(record.statistics, record.visibility, margin)
-                module_terms.append(torch.stack(values) * share)
-        # Divide by the sum of shares, so that parts make up one module.
-        norm, entropy = torch.stack(module_terms).sum(0).div(sum(shares)).unbind()
+                weighted.append(torch.stack(values) * share)
+                total_share += share
+        # Return sum_i share_i term_i / sum_i share_i, so that parts make up one module.
+        norm, entropy = torch.stack(weighted).sum(0) / total_share
         return [
             LossTerm("attention_norm", norm, config.attention_norm_weight),
             LossTerm("attention_entropy", entropy, config.attention_entropy_weight),
