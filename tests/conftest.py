@@ -16,7 +16,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import torch
 
 from relu_nmt.engine import native
-from relu_nmt.jobs.preprocess import text as preprocessed_text
+from relu_nmt.jobs.preprocess import inputs as preprocess_inputs
 from tests import quick_python as quick
 
 # Under nohup, or in the background of a script, signals are ignored here and in all that tests
@@ -29,7 +29,7 @@ if hasattr(signal, "SIGHUP"):
 os.fsync = lambda descriptor: None
 
 # Forks of the tests' process are slow: tests of several workers say how many.
-preprocessed_text.available_cores = lambda: 1
+preprocess_inputs.available_cores = lambda: 1
 
 # PyTorch would keep a trace of the stack for each kind of device that has no seed yet.
 if not torch.cuda.is_available():

@@ -72,7 +72,7 @@ def test_text_comes_back_and_old_folders_keep_their_words(corpus, capsys):
 
 
 def test_workers_do_not_change_the_result(corpus, monkeypatch):
-    monkeypatch.setattr("relu_nmt.jobs.preprocess.text.available_cores", lambda: 3)
+    monkeypatch.setattr("relu_nmt.jobs.preprocess.inputs.available_cores", lambda: 3)
     flags = ["--joined-dictionary", "--tokenizer", "moses", "--lowercase"]
     flags += ["--subword", "subword-nmt", "--subword-size", "20"]
     for workers in ("1", "0"):  # 0 stands for one per core

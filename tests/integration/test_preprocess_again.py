@@ -35,9 +35,9 @@ def test_an_interrupted_run_is_continued(corpus, monkeypatch, capsys, at):
 
     with monkeypatch.context() as patch:
         if at == "learn":
-            patch.setattr(preprocess_text.Job, "_learn_one", interrupted)
+            patch.setattr(preprocess_text, "_learn_model", interrupted)
         elif at == "convert":
-            patch.setattr(preprocess_text.Job, "_check_sides", interrupted)
+            patch.setattr(preprocess_text, "_find_documents", interrupted)
         elif at == "dictionary":
             patch.setattr(job, "count_words", interrupted)
         else:

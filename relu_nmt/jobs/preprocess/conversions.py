@@ -5,9 +5,10 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from relu_nmt.data.binarize import Advance
 from relu_nmt.data.documents import SEPARATOR_TESTS, Boundaries
@@ -18,29 +19,59 @@ from relu_nmt.io.workers import ordered_map
 from relu_nmt.tokenization.pipeline import TextPipeline
 
 
+class Step(Enum):
+    """A step from raw text to tokens. The values are labels of progress bars."""
+
+    WORDS = "tokenize"  # raw text to words
+    PIECES = "split"  # words to tokens
+    TOKENS = "convert"  # raw text to tokens
+    KEEP = "copy"
+
+
+def convert_line(
+    step: Step, pipeline: TextPipeline, split: Callable[[list[str]], list[str]], line: str
+) -> str:
+    """Return the line after a step. ``split`` makes subwords of words."""
+    if step is Step.WORDS:
+        return " ".join(pipeline.words(line))
+    if step is Step.PIECES:
+        return " ".join(split(line.split()))
+    if step is Step.TOKENS:
+        return " ".join(pipeline.between_symbols(split(pipeline.words(line))))
+    return line
+
+
 @dataclass(frozen=True)
 class Conversion:
-    """One step (words, pieces, tokens or keep) for a text file without its separator lines."""
+    """The conversion of a text file without its separator lines."""
 
     side: tuple[str, str]  # its split and language: ("train", "de")
     text: TextFile
-    step: str
     separator: str
-    outputs: Mapping[Path, str]  # the files to write: ``step``, or ``keep`` for raw sentences
+    outputs: Mapping[Path, Step]  # the files to write. The first one goes on to later steps
     # Strength and seed of random subword splits. None for the usual split.
     sampling: tuple[float, int] | None = None
 
 
+class Task(NamedTuple):
+    """A chunk to convert, and the number of its conversion, whose own chunks are left out."""
+
+    number: int
+    conversion: Conversion
+    chunk: Chunk
+
+
 def _convert_chunk(
-    pipelines: Mapping[str, TextPipeline], task: tuple[int, Conversion, Chunk]
+    pipelines: Mapping[str, TextPipeline], task: Task
 ) -> tuple[int, Boundaries, dict[Path, bytes]]:
     """Return a chunk's number of sentences, its boundaries, and the bytes of each output file."""
-    _, conversion, chunk = task
+    conversion = task.conversion
+    first_line = task.chunk.first_line
     separates = SEPARATOR_TESTS[conversion.separator]
     sentences: list[str] = []
     boundaries: Boundaries = []
     # Take separators out. Note the sentences before each, and its line number.
-    for number, line in enumerate(read_chunk(chunk), chunk.first_line):
+    for number, line in enumerate(read_chunk(task.chunk), first_line):
         if separates(line):
             boundaries.append((len(sentences), number))
         else:
@@ -50,18 +81,13 @@ def _convert_chunk(
     if conversion.sampling is not None:
         strength, seed = conversion.sampling
         # One seed for each chunk, so that the result does not depend on the number of workers.
-        draws = random.Random(f"{seed} {conversion.side} {chunk.first_line}")
+        draws = random.Random(f"{seed} {conversion.side} {first_line}")
         split = partial(pipeline.subword.sample, strength=strength, draws=draws)
-    steps: dict[str, Callable[[str], str]] = {
-        "words": lambda line: " ".join(pipeline.words(line)),
-        "pieces": lambda line: " ".join(split(line.split())),
-        "tokens": lambda line: " ".join(pipeline.between_symbols(split(pipeline.words(line)))),
-        "keep": lambda line: line,
-    }
     parts = {}
-    with reporting(chunk.path, caught=DataError):
+    with reporting(task.chunk.path, caught=DataError):
         for path, step in conversion.outputs.items():
-            parts[path] = encode_lines(list(map(steps[step], sentences)), chunk.first_line)
+            lines = [convert_line(step, pipeline, split, line) for line in sentences]
+            parts[path] = encode_lines(lines, first_line)
     return len(sentences), boundaries, parts
 
 
@@ -73,25 +99,24 @@ def convert_texts(
 ) -> Iterator[dict[str, Any]]:
     """Convert files. Yield ``sentences`` and ``boundaries`` of each when it is complete."""
     results = ordered_map(partial(_convert_chunk, pipelines), _tasks(conversions), workers)
-    for i, pieces in itertools.groupby(results, key=lambda result: result[0][0]):
+    for number, results_of_file in itertools.groupby(results, key=lambda result: result[0].number):
         sentences = 0
         boundaries = []
         with ExitStack() as stack:
-            files = {p: stack.enter_context(safe_writer(p)) for p in conversions[i].outputs}
-            for (_, _, chunk), (count, inner, parts) in pieces:
+            files = {p: stack.enter_context(safe_writer(p)) for p in conversions[number].outputs}
+            for task, (count, inner, parts) in results_of_file:
                 for path, data in parts.items():
                     files[path].write(data)
                 # Count sentences from the beginning of the file, not of the chunk.
                 boundaries += [(sentences + before, line) for before, line in inner]
                 sentences += count
-                advance(chunk.end - chunk.start)
+                advance(task.chunk.end - task.chunk.start)
         # Yield only now, when the files are complete under their names.
         yield {"sentences": sentences, "boundaries": boundaries}
 
 
-def _tasks(conversions: Sequence[Conversion]) -> Iterator[tuple[int, Conversion, Chunk]]:
-    """Yield each chunk with the number of its conversion, whose own list of chunks is left out."""
-    for i, conversion in enumerate(conversions):
+def _tasks(conversions: Sequence[Conversion]) -> Iterator[Task]:
+    for number, conversion in enumerate(conversions):
         light = replace(conversion, text=TextFile(conversion.text.path))
         for chunk in conversion.text.readable_chunks():
-            yield i, light, chunk
+            yield Task(number, light, chunk)

@@ -7,31 +7,30 @@ are complete.
 """
 
 import hashlib
-import importlib.metadata
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import relu_nmt
 from relu_nmt.config import flag_of, to_dict
 from relu_nmt.data import data_folder
 from relu_nmt.data.binarize import binarize, binarize_alignments, count_words
 from relu_nmt.data.data_folder import Journal
 from relu_nmt.data.dictionary import UNK, Dictionary
-from relu_nmt.data.documents import SEPARATOR_TESTS
 from relu_nmt.data.indexed_dataset import IndexedDataset
 from relu_nmt.errors import DataError, printable
 from relu_nmt.io.cluster import ClusterJob, cluster_queue, result_of
 from relu_nmt.io.progress import hidden_progress, progress_bar
 from relu_nmt.io.safe_write import folder_locked, remove_abandoned
-from relu_nmt.io.text_lines import TextFile, read_chunk
+from relu_nmt.io.text_lines import TextFile
+from relu_nmt.jobs.preprocess.inputs import Inputs, Job, SideKey, scan_inputs
+from relu_nmt.jobs.preprocess.manifest import describe_folder, versions
 from relu_nmt.jobs.preprocess.settings import PreprocessSettings as Settings
-from relu_nmt.jobs.preprocess.text import Job, SideKey, make_job
-from relu_nmt.tokenization.base import subword_models, tokenizers
-from relu_nmt.tokenization.pipeline import TextPipeline
+from relu_nmt.jobs.preprocess.text import TokenizedText, describe_round_trip, tokenize
+from relu_nmt.tokenization.base import tokenizers
 
 CLUSTER_FOLDER = "jobs"
 GIVEN_FILES = ("srcdict", "tgtdict", "subword_model", "target_subword_model")
@@ -42,11 +41,7 @@ NOT_IN_KEY = (
     *("cluster", "cluster_parameters", "like"),
     *("trainpref", "validpref", "testpref", "align_suffix", *GIVEN_FILES),
 )
-SAMPLED_LINES = 1000
-SAMPLED_CHUNKS = 20
-SAMPLED_CHARACTERS = 1_000_000
 SIDE_COUNTS = {"sentences": int, "tokens": int, "unknown": int}
-SMALL_SHARE = 0.01  # share of changed lines that is too small for advice
 
 
 def run(settings: Settings, *, progress: bool = True) -> dict[str, Any]:
@@ -81,9 +76,10 @@ def run(settings: Settings, *, progress: bool = True) -> dict[str, Any]:
 def _run_one(settings: Settings, progress: bool) -> dict[str, Any]:
     """Make one data folder, see :func:`run`."""
     try:
-        job = make_job(settings, lambda text: print(printable(text)) if progress else None)
-        with hidden_progress(settings.no_progress_bar or not progress), job.open_files:
-            return _make_folder(job)
+        job = _make_job(settings, lambda text: print(printable(text)) if progress else None)
+        hides_progress = settings.no_progress_bar or not progress
+        with hidden_progress(hides_progress), ExitStack() as open_files:
+            return _make_folder(job, open_files)
     except BrokenPipeError:  # the reader of standard output has ended, and no file is at fault
         raise
     except OSError as error:
@@ -93,10 +89,21 @@ def _run_one(settings: Settings, progress: bool) -> dict[str, Any]:
         ) from error
 
 
-def _make_folder(job: Job) -> dict[str, Any]:
+def _make_job(settings: Settings, say: Callable[[str], None]) -> Job:
+    """Return the job of the settings, with languages, steps and dictionaries of ``--like``."""
+    if settings.like is None:
+        return Job(settings, say, {language: language for language in settings.languages})
+    # Import late what needs PyTorch.
+    from relu_nmt.jobs.preprocess.like import job_like
+
+    return job_like(settings, settings.like, say)
+
+
+def _make_folder(job: Job, open_files: ExitStack) -> dict[str, Any]:
     """Do all unfinished steps in the locked folder. Return the manifest."""
     # Read through all inputs first, for the key, so that mistakes are reported early.
-    key = _key(job)
+    inputs = scan_inputs(job, open_files)
+    key = _key(job, inputs)
     job.folder.mkdir(parents=True, exist_ok=True)
     # Lock the folder, since two runs would mix their files.
     with folder_locked(job.folder) as is_free:
@@ -111,46 +118,47 @@ def _make_folder(job: Job) -> dict[str, Any]:
         if manifest is not None:
             job.say(f"{job.config.destdir}: complete already, nothing to do")
             return manifest
-        return _build(job, key)
+        return _build(job, inputs, key)
 
 
-def _build(job: Job, key: str) -> dict[str, Any]:
+def _build(job: Job, inputs: Inputs, key: str) -> dict[str, Any]:
     """Do all unfinished steps. The journal skips finished ones."""
-    job.journal = Journal(job.work, key)
-    texts = job.tokens()
+    journal = Journal(job.work, key)
+    tokenized = tokenize(job, inputs, journal)
     # Test on a sample that tokens decode to the original text.
-    for language, pipeline in job.pipelines().items():
+    for language, pipeline in tokenized.pipelines.items():
         if not pipeline.keeps_text:
-            text = next(text for (_, side), text in job.inputs.items() if side == language)
+            text = next(text for (_, side), text in inputs.texts.items() if side == language)
             report = describe_round_trip(pipeline, text, job.config.document_separator)
             job.say(f"[{language}] {report}")
-    dictionaries = _make_dictionaries(job, texts)
+    dictionaries = _make_dictionaries(job, journal, tokenized)
     manifest = {}
     # Write the manifest last, since it marks the folder as complete.
     if not job.config.dict_only:
-        sides = _binarize(job, texts, dictionaries)
-        content = _describe(job, key, sides, _binarize_alignments(job), dictionaries)
+        counts = _binarize(job, journal, tokenized, dictionaries)
+        alignments = _binarize_alignments(job, journal, tokenized)
+        content = describe_folder(job, key, tokenized, dictionaries, counts, alignments)
         manifest = data_folder.write_manifest(job.new_files, content)
     job.new_files.rename(job.folder / data_folder.COMPLETE_FOLDER)
     data_folder.move_complete_files(job.folder)
     return manifest
 
 
-def _key(job: Job) -> str:
+def _key(job: Job, inputs: Inputs) -> str:
     """Return a hash of the job's settings and of the contents of its files."""
     settings = to_dict(job.config)
     for name in NOT_IN_KEY:
         settings.pop(name, None)
     if not job.config.subword_sampling:  # keep the keys of folders of earlier versions
         del settings["subword_sampling"]
-    for language, pipeline in job.texts.items():
+    for language, pipeline in job.model_pipelines.items():
         settings[f"text {language}"] = pipeline.to_state()
-    for language, dictionary in job.dictionaries.items():
+    for language, dictionary in job.model_dictionaries.items():
         settings[f"words {language}"] = dictionary.to_text()
     contents: dict[str, Any] = {}
-    for (split, language), text in job.inputs.items():
+    for (split, language), text in inputs.texts.items():
         contents[f"{split}.{language}"] = text.sha256
-    for split, text in job.alignments.items():
+    for split, text in inputs.alignments.items():
         contents[f"{split} alignments"] = text.sha256
     for name, path in _given_files(job).items():
         if not path.is_file():
@@ -159,7 +167,7 @@ def _key(job: Job) -> str:
         contents[name] = data_folder.file_record(path)["sha256"]
     # Add versions, on which tokens depend.
     hashed: dict[str, Any] = {"settings": settings, "contents": contents}
-    hashed["versions"] = _versions(job)
+    hashed["versions"] = versions(job)
     # Add tokenizer versions above 1 only, so that old folders keep their keys.
     version = tokenizers.get(job.config.tokenizer).version()
     if version > 1:
@@ -175,14 +183,6 @@ def _given_files(job: Job) -> dict[str, Path]:
         if path is not None:
             paths[name] = Path(path).absolute()
     return paths
-
-
-def _versions(job: Job) -> dict[str, str]:
-    versions = {"relu_nmt": relu_nmt.__version__}
-    kinds = (tokenizers.get(job.config.tokenizer), subword_models.get(job.config.subword))
-    for name in sorted(kind.package for kind in kinds if kind.package is not None):
-        versions[name] = importlib.metadata.version(name)
-    return versions
 
 
 def _check_folder(job: Job, key: str) -> dict[str, Any] | None:
@@ -229,18 +229,20 @@ def _check_folder(job: Job, key: str) -> dict[str, Any] | None:
     return None
 
 
-def _make_dictionaries(job: Job, texts: Mapping[SideKey, TextFile]) -> dict[str, Dictionary]:
+def _make_dictionaries(
+    job: Job, journal: Journal, tokenized: TokenizedText
+) -> dict[str, Dictionary]:
     """Build the dictionaries of all languages in the folder, or copy given ones."""
     paths = {la: data_folder.dictionary_path(job.new_files, la) for la in job.config.languages}
 
     def make() -> None:
         for languages, side in zip(job.config.sharing, ("src", "tgt"), strict=False):
-            dictionary = _dictionary(job, languages, side, texts)
+            dictionary = _dictionary(job, tokenized, languages, side)
             for language in languages:
                 dictionary.save(paths[language])
 
     # Read the files back, so that new dictionaries equal the dictionaries of a finished step.
-    job.journal.finish(make, [*paths.values()])
+    journal.finish(make, [*paths.values()])
     dictionaries = {language: Dictionary.load(path) for language, path in paths.items()}
     for language, dictionary in dictionaries.items():
         job.say(f"[{language}] Dictionary: {len(dictionary)} types")
@@ -248,17 +250,17 @@ def _make_dictionaries(job: Job, texts: Mapping[SideKey, TextFile]) -> dict[str,
 
 
 def _dictionary(
-    job: Job, languages: tuple[str, ...], side: str, texts: Mapping[SideKey, TextFile]
+    job: Job, tokenized: TokenizedText, languages: tuple[str, ...], side: str
 ) -> Dictionary:
     """Return the dictionary of these languages, by the settings of ``side``: src or tgt."""
     config = job.config
     # Take a model's or a given dictionary. A joined one may come from either flag.
-    if job.dictionaries:
-        return job.dictionaries[languages[0]]
+    if job.model_dictionaries:
+        return job.model_dictionaries[languages[0]]
     path = getattr(config, f"{side}dict") or (config.joined_dictionary and config.tgtdict)
     if path:
         return Dictionary.load(path)
-    files = [texts["train", language] for language in languages]
+    files = [tokenized.texts["train", language] for language in languages]
     label = f"count {'+'.join(languages)}"
     with progress_bar(label, sum(file.num_bytes for file in files)) as advance:
         counts = count_words(files, job.workers, advance)
@@ -266,42 +268,48 @@ def _dictionary(
     nwords = getattr(config, f"nwords{side}")
     dictionary = Dictionary.from_counts(counts, threshold, nwords, config.padding_factor)
     if not dictionary.num_words:
-        names = " and ".join(job.inputs["train", language].path for language in languages)
+        inputs = [tokenized.inputs.texts["train", language].path for language in languages]
         reason = f"--threshold{side} {threshold} and --nwords{side} {nwords} leave no word of"
-        raise DataError(f"{names}: {reason if counts else 'no words in'} the text")
+        raise DataError(f"{' and '.join(inputs)}: {reason if counts else 'no words in'} the text")
     return dictionary
 
 
 def _binarize(
-    job: Job, texts: Mapping[SideKey, TextFile], dictionaries: dict[str, Dictionary]
+    job: Job, journal: Journal, tokenized: TokenizedText, dictionaries: dict[str, Dictionary]
 ) -> dict[SideKey, dict[str, int]]:
     """Write the ``.bin`` and ``.idx`` files. Return the counts of each side."""
 
     def write(sides: list[SideKey]) -> Iterator[dict[str, int]]:
         todo = []
         for split, language in sides:
-            todo.append((language, job.path(split, language), texts[split, language]))
+            todo.append((language, job.path(split, language), tokenized.texts[split, language]))
         with progress_bar("binarize", sum(text.num_bytes for _, _, text in todo)) as advance:
             yield from binarize(todo, dictionaries, job.workers, advance)
 
-    files = {side: data_folder.paths_of(job.path(*side)) for side in texts}
-    finished = job.journal.finish_all(files, write, SIDE_COUNTS)
+    files = {side: data_folder.paths_of(job.path(*side)) for side in tokenized.texts}
+    finished = journal.finish_all(files, write, SIDE_COUNTS)
     for (split, language), result in finished.items():
         share = 100 * result["unknown"] / max(1, result["tokens"])
+        path = tokenized.inputs.texts[split, language].path
         job.say(
-            f"[{language}] {job.inputs[split, language].path}: {result['sentences']} sents, "
+            f"[{language}] {path}: {result['sentences']} sents, "
             f"{result['tokens']} tokens, {share:.3}% replaced (by {UNK})"
         )
     return finished
 
 
-def _binarize_alignments(job: Job) -> dict[str, dict[str, int]]:
+def _binarize_alignments(
+    job: Job, journal: Journal, tokenized: TokenizedText
+) -> dict[str, dict[str, int]]:
     """Write the word alignments. Return the counts of each split with alignments."""
     finished = {}
-    for split, text in job.alignments.items():
+    for split, text in tokenized.inputs.alignments.items():
+        # Leave out separator lines of the text, which have no sentences.
+        documents = tokenized.documents.get(split)
+        separators = [] if documents is None else documents.separator_lines
         prefix = data_folder.alignment_path(job.new_files, split, job.config.pair)
-        counts = job.journal.finish(
-            partial(_align, job, split, prefix),
+        counts = journal.finish(
+            partial(_align, job, split, text, separators, prefix),
             data_folder.paths_of(prefix),
             {"sentences": int, "pairs": int},
         )
@@ -310,127 +318,10 @@ def _binarize_alignments(job: Job) -> dict[str, dict[str, int]]:
     return finished
 
 
-def _align(job: Job, split: str, prefix: Path) -> dict[str, int]:
+def _align(
+    job: Job, split: str, text: TextFile, separators: list[int], prefix: Path
+) -> dict[str, int]:
     """Write the word alignments of a split, compared with its binarized sentences."""
     sides = [IndexedDataset(job.path(split, la)) for la in job.config.languages]
-    text = job.alignments[split]
-    # Leave out separator lines of the text, which have no sentences.
-    separators = job.separators.get(split, [])
     with progress_bar("alignments", text.num_bytes) as advance:
         return binarize_alignments(text, prefix, sides, separators, job.workers, advance)
-
-
-def _describe(
-    job: Job,
-    key: str,
-    sides: Mapping[SideKey, Mapping[str, int]],
-    alignments: Mapping[str, Mapping[str, int]],
-    dictionaries: Mapping[str, Dictionary],
-) -> dict[str, Any]:
-    """Return the manifest."""
-    config = job.config
-    symbols = {}
-    for language, dictionary in dictionaries.items():
-        name = data_folder.dictionary_path("", language).name
-        symbols[language] = {"file": name, "symbols": len(dictionary)}
-    splits = {}
-    for split in config.splits():
-        splits[split] = _described_split(job, split, sides, alignments)
-    files = {}
-    for path in sorted(job.new_files.glob("[!.]*")):
-        if path.name != data_folder.MANIFEST_NAME:  # of a run that was stopped at its end
-            files[path.name] = data_folder.file_record(path)
-    return {
-        "key": key,
-        "source_lang": config.source_lang,
-        "target_lang": config.target_lang,
-        "joined_dictionary": config.joined_dictionary,
-        "versions": _versions(job),
-        "settings": to_dict(config),
-        "text": _described_texts(job),
-        "dictionaries": symbols,
-        "splits": splits,
-        "files": files,
-    }
-
-
-def _described_texts(job: Job) -> dict[str, dict[str, Any]]:
-    """Return the text steps of each language, from which models start."""
-    texts: dict[str, dict[str, Any]] = {}
-    for language, pipeline in job.pipelines().items():
-        path = job.model_paths.get(language)
-        texts[language] = {
-            "tokenizer": pipeline.tokenizer,
-            "tokenizer_version": pipeline.tokenizer_version,
-            "lowercase": pipeline.lowercase,
-            "subword": job.config.subword,
-            "subword_file": None if path is None else path.name,
-        }
-        if pipeline.first_symbol is not None:
-            texts[language]["first_symbol"] = pipeline.first_symbol
-    return texts
-
-
-def _described_split(
-    job: Job,
-    split: str,
-    sides: Mapping[SideKey, Mapping[str, int]],
-    alignments: Mapping[str, Mapping[str, int]],
-) -> dict[str, Any]:
-    """Return the sides, documents and alignments of a split."""
-    described_sides = {}
-    for language in job.config.languages:
-        text = job.inputs[split, language]
-        counts = sides[split, language]
-        described_sides[language] = {
-            "input": text.path,
-            "input_sha256": text.sha256,
-            "tokens": counts["tokens"],
-            "unknown": counts["unknown"],
-        }
-    description: dict[str, Any] = {
-        "sentences": counts["sentences"],
-        "documents": job.num_documents.get(split),
-        "documents_file": None,
-        "sides": described_sides,
-    }
-    if split in job.num_documents:
-        description["documents_file"] = job.path(split, "documents").name
-    if split in alignments:
-        text = job.alignments[split]
-        pairs = alignments[split]["pairs"]
-        record = {"input": text.path, "input_sha256": text.sha256, "pairs": pairs}
-        description["alignments"] = record
-    return description
-
-
-def describe_round_trip(pipeline: TextPipeline, text: TextFile, separator: str) -> str:
-    """Report how many sampled lines decode to the same text, except white space and lost case."""
-    total = num_unchanged = num_characters = 0
-    for line in _sample(text, separator):
-        # Remove differences that tokens cannot keep: white space, codes of languages and case.
-        expected = pipeline.without_code(" ".join(line.split()))
-        if pipeline.lowercase:
-            expected = expected.lower()
-        total += 1
-        num_characters += len(line)
-        num_unchanged += pipeline.decode(pipeline.encode(line)) == expected
-        if num_characters > SAMPLED_CHARACTERS:
-            break
-    share = f"{num_unchanged:,} of {total:,} sampled lines ({num_unchanged / max(1, total):.1%})"
-    report = f"{share} come back from their tokens unchanged"
-    # Advise subwords that lose nothing, if many lines change.
-    if total - num_unchanged > SMALL_SHARE * total and pipeline.tokenizer != "none":
-        report += "; --subword sentencepiece without --tokenizer changes none"
-    return report
-
-
-def _sample(text: TextFile, separator: str) -> Iterator[str]:
-    """Yield lines of chunks that are spread evenly over the text."""
-    separates = SEPARATOR_TESTS[separator]
-    step = max(1, len(text.chunks) // SAMPLED_CHUNKS)
-    share = SAMPLED_LINES // min(len(text.chunks), SAMPLED_CHUNKS)
-    for number, chunk in enumerate(text.readable_chunks()):
-        if number % step == 0 and number < step * SAMPLED_CHUNKS:
-            lines = [line for line in read_chunk(chunk) if line.strip() and not separates(line)]
-            yield from lines[:: max(1, len(lines) // share)][:share]

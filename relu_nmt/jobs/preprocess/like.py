@@ -9,8 +9,8 @@ from relu_nmt.config import flag_of
 from relu_nmt.config.fields import options_of
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR
 from relu_nmt.errors import CheckpointError, ConfigError
+from relu_nmt.jobs.preprocess.inputs import Job
 from relu_nmt.jobs.preprocess.settings import PreprocessSettings as Settings
-from relu_nmt.jobs.preprocess.text import Job
 from relu_nmt.tokenization.base import WholeWords, subword_models
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.translation.building import stored_task
@@ -29,24 +29,25 @@ def job_like(settings: Settings, path: str, say: Callable[[str], None]) -> Job:
         pair = f"{task.source_lang} to {task.target_lang}"
         _check_language(settings, name, text.language, pair, say)
     # Take the steps from raw text to the tokens of a data folder.
-    texts = []
+    pipelines = []
     for text in (task.source_text, task.target_text):
         subword = WholeWords() if isinstance(text.subword, WholeWords) else text.subword
-        texts.append(replace(text, subword=subword, sentence_separator=None, detokenizer=""))
+        pipelines.append(replace(text, subword=subword, sentence_separator=None, detokenizer=""))
     # Remove the separator from the dictionary: reading adds it to sentences.
-    words = [task.source_dictionary, task.target_dictionary]
+    dictionaries = [task.source_dictionary, task.target_dictionary]
     if task.separators is not None:
-        words = [dictionary.without_symbol(SENTENCE_SEPARATOR) for dictionary in words]
-    endings = (settings.source_lang, settings.target_lang)
-    settings = _with_steps(settings, texts, words[0] == words[1])
-    if texts[0].keeps_text:
+        dictionaries = [words.without_symbol(SENTENCE_SEPARATOR) for words in dictionaries]
+    config = _with_steps(settings, pipelines, dictionaries[0] == dictionaries[1])
+    if pipelines[0].keeps_text:
         say(f"NOTE: the model of {path} takes prepared text; prepare this text in the same way")
-    job = Job(settings, say, {}, {}, {})
-    for i, language in enumerate(settings.languages):
-        job.endings[language] = endings[i] or language
-        job.texts[language] = texts[i]
-        job.dictionaries[language] = words[i]
-    return job
+    endings = (settings.source_lang or task.source_lang, settings.target_lang or task.target_lang)
+    return Job(
+        config,
+        say,
+        dict(zip(config.languages, endings, strict=False)),
+        dict(zip(config.languages, pipelines, strict=False)),
+        dict(zip(config.languages, dictionaries, strict=False)),
+    )
 
 
 def _check_language(
@@ -67,21 +68,21 @@ def _check_language(
     say(f"NOTE: {code} is taken for {model_code}, the language's name in {settings.like}")
 
 
-def _with_steps(settings: Settings, texts: Sequence[TextPipeline], joined: bool) -> Settings:
+def _with_steps(settings: Settings, pipelines: Sequence[TextPipeline], joined: bool) -> Settings:
     """Return the settings with the languages and the text steps of a model."""
     steps: list[dict[str, Any]] = []
-    for text in texts:
-        subword = subword_models.name_of(type(text.subword))
-        step = {"tokenizer": text.tokenizer, "lowercase": text.lowercase, "subword": subword}
-        steps.append(step)
+    for pipeline in pipelines:
+        subword = subword_models.name_of(type(pipeline.subword))
+        step = {"tokenizer": pipeline.tokenizer, "lowercase": pipeline.lowercase}
+        steps.append({**step, "subword": subword})
     # Refuse sides with different steps, which no settings describe, and flags that change steps.
     if steps[0] != steps[1]:
         raise ConfigError(
             f"--like {settings.like}: source and target have different text steps; prepare the "
             "text yourself, and give --srcdict and --tgtdict"
         )
-    of_model = steps[0] | {"joined_dictionary": joined}
-    for name, value in of_model.items():
+    model_steps = steps[0] | {"joined_dictionary": joined}
+    for name, value in model_steps.items():
         entry = options_of(Settings)[name]
         setting = getattr(settings, name)
         if setting not in (entry.default, value):
@@ -89,7 +90,9 @@ def _with_steps(settings: Settings, texts: Sequence[TextPipeline], joined: bool)
                 f"{entry.with_value(setting)}: the model of --like {settings.like} has "
                 f"{entry.with_value(value)}; leave the flag out"
             )
-    source, target = texts
+    source, target = pipelines
     if settings.only_source:
         return replace(settings, **steps[0], source_lang=source.language)
-    return replace(settings, **of_model, source_lang=source.language, target_lang=target.language)
+    return replace(
+        settings, **model_steps, source_lang=source.language, target_lang=target.language
+    )

@@ -4,7 +4,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from relu_nmt.config import READ, Files, like, option, refuse_given, settings, shared, split_paths
+from relu_nmt.config import READ, Files, option, refuse_given, settings, shared, split_paths
+from relu_nmt.config import like as option_like
 from relu_nmt.data.data_folder import DATA_FILES, dictionary_path, pair_name
 from relu_nmt.data.documents import SEPARATORS
 from relu_nmt.errors import ConfigError
@@ -131,9 +132,8 @@ class PreprocessSettings(shared.ClusterOptions):
         no_effect="no subword model is learned",
     )
     overwrite: bool = option(False, "replace a data folder that was made in another way")
-    task: str = like(shared.FairseqOptions, "task", "translation")
-    dataset_impl: str = like(shared.FairseqOptions, "dataset_impl", "mmap")
-    # Declared last, since its name hides the function that declares the options above.
+    task: str = option_like(shared.FairseqOptions, "task", "translation")
+    dataset_impl: str = option_like(shared.FairseqOptions, "dataset_impl", "mmap")
     like: str | None = option(
         None,
         "take dictionaries, text steps and languages from the checkpoint of a model",
@@ -240,27 +240,29 @@ class PreprocessSettings(shared.ClusterOptions):
     def shards(self) -> list["PreprocessSettings"]:
         """Return the settings of each shard. The first also gets validation and test text."""
         folders = [f"{self.destdir}/shard{i}" for i in range(len(self.training_texts))]
-        # Further shards use the dictionaries and subwords of the first, unless a model has them.
-        of_first: dict[str, Any] = {"validpref": None, "testpref": None}
-        if not self.like:
-            of_first |= {"srcdict": None, "tgtdict": None}
-            for name, group in zip(("srcdict", "tgtdict"), self.sharing, strict=False):
-                of_first[name] = str(dictionary_path(folders[0], group[0]))
-        if self.learns_subwords:
-            language = None if self.joined_dictionary else self.languages[0]
-            name = subword_file_name(self.subword, language)
-            of_first |= {"subword_model": f"{folders[0]}/{name}", "subword_size": DEFAULT_SUBWORDS}
         shards: list[PreprocessSettings] = []
         for i, (text, folder) in enumerate(zip(self.training_texts, folders, strict=True)):
             values: dict[str, Any] = {"trainpref": text, "destdir": folder}
-            values |= {"cluster": None, "cluster_parameters": None}
             if i:
-                values |= of_first
+                values |= self._results_of_first_shard(folders[0])
             # With sampling, each shard has another seed, as several may have the same text.
             if self.subword_sampling:
                 values["seed"] = self.seed + i
-            shards.append(replace(self, **values))
+            shards.append(replace(self, cluster=None, cluster_parameters=None, **values))
         return shards
+
+    def _results_of_first_shard(self, folder: str) -> dict[str, Any]:
+        """Return the settings of further shards, which use the results in a folder."""
+        values: dict[str, Any] = {"validpref": None, "testpref": None}
+        if not self.like:
+            values |= {"srcdict": None, "tgtdict": None}
+            for name, group in zip(("srcdict", "tgtdict"), self.sharing, strict=False):
+                values[name] = str(dictionary_path(folder, group[0]))
+        if self.learns_subwords:
+            language = None if self.joined_dictionary else self.languages[0]
+            values["subword_model"] = f"{folder}/{subword_file_name(self.subword, language)}"
+            values["subword_size"] = DEFAULT_SUBWORDS
+        return values
 
     @property
     def languages(self) -> tuple[str, ...]:

@@ -1,259 +1,154 @@
-"""The text of relu-nmt-preprocess: the inputs of a job, and their steps from raw text to tokens.
+"""The steps of relu-nmt-preprocess from raw text to tokens between spaces.
 
 If a subword model is learned, the training text goes through two steps: raw text to words, and
 words to pieces. Learning takes place between them. All other text goes through one step, and
 tokenized text is not copied.
 """
 
-import os
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
-from functools import cached_property, partial
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, NamedTuple
 
-from relu_nmt.data.data_folder import NEW_FILES, WORK_FOLDER, Journal, split_path
-from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.data.documents import DOCUMENT_TAG, document_sizes, write_documents
-from relu_nmt.data.pair_files import pair_format, scan_pairs
+from relu_nmt.data.data_folder import Journal
+from relu_nmt.data.documents import DOCUMENT_TAG, SEPARATOR_TESTS, document_sizes, write_documents
 from relu_nmt.errors import DataError
-from relu_nmt.io.process import available_cores
 from relu_nmt.io.progress import progress_bar
 from relu_nmt.io.safe_write import safe_writer
-from relu_nmt.io.text_lines import TextFile, find_text, scan_text
+from relu_nmt.io.text_lines import TextFile, read_chunk, scan_text
 from relu_nmt.io.workers import call_aside, ordered_map
-from relu_nmt.jobs.preprocess.conversions import Conversion, convert_texts
-from relu_nmt.jobs.preprocess.settings import PreprocessSettings as Settings
+from relu_nmt.jobs.preprocess.conversions import Conversion, Step, convert_texts
+from relu_nmt.jobs.preprocess.inputs import Inputs, Job, SideKey, check_parallel
 from relu_nmt.tokenization import base
 from relu_nmt.tokenization.pipeline import TextPipeline
 
-SideKey = tuple[str, str]  # split and language: ("train", "de")
+SAMPLED_LINES = 1000
+SAMPLED_CHUNKS = 20
+SAMPLED_CHARACTERS = 1_000_000
+SMALL_SHARE = 0.01  # share of changed lines that is too small for advice
+Scans = dict[SideKey, dict[str, Any]]  # the ``sentences`` and ``boundaries`` of converted texts
 
 
-@dataclass
-class Job:
-    """A data folder to make, and the steps that turn its texts into tokens between spaces."""
+class Documents(NamedTuple):
+    """The documents of a split: their number, and the separator lines of the source text."""
 
-    config: Settings  # with the languages of the model of --like
-    say: Callable[[str], None]  # prints a line
-    endings: dict[str, str]  # the ending of the files of each language
-    # Text steps and dictionary of the model by language, empty without a model.
-    texts: dict[str, TextPipeline] = field(default_factory=dict)
-    dictionaries: dict[str, Dictionary] = field(default_factory=dict)
-    # The number of documents of each split with boundaries. The separator lines of each source
-    # text.
-    num_documents: dict[str, int] = field(default_factory=dict, init=False)
-    separators: dict[str, list[int]] = field(default_factory=dict, init=False)
-    model_paths: dict[str, Path] = field(default_factory=dict, init=False)  # by language
-    open_files: ExitStack = field(default_factory=ExitStack, init=False)  # made by ``new_file``
-    journal: Journal = field(init=False)  # the finished steps, once the folder is locked
+    number: int
+    separator_lines: list[int]
 
-    @property
-    def folder(self) -> Path:
-        """The data folder."""
-        return Path(self.config.destdir).absolute()
 
-    @property
-    def work(self) -> Path:
-        """The folder of the journal and of text that the data folder will not have."""
-        return self.folder / WORK_FOLDER
+@dataclass(frozen=True)
+class TokenizedText:
+    """The text of a job before and after all steps, and what the steps used and found."""
 
-    @property
-    def new_files(self) -> Path:
-        """The folder of the data folder's files until all are complete."""
-        return self.work / NEW_FILES
+    inputs: Inputs
+    texts: dict[SideKey, TextFile]  # tokens between spaces
+    pipelines: dict[str, TextPipeline]  # by language
+    model_paths: dict[str, Path]  # new files of subword models, by language
+    documents: dict[str, Documents]  # of each split, if boundaries are given
 
-    @property
-    def workers(self) -> int:
-        """Number of processes."""
-        return self.config.workers or available_cores()
 
-    @cached_property
-    def inputs(self) -> dict[SideKey, TextFile]:
-        """The text of each side of each split, as it is given, read through and compared."""
-        config = self.config
-        endings = self.endings
-        pair_files, paths = _find_texts(config, endings)
-        # Read a file once, even if several splits or sides name it.
-        distinct = list(dict.fromkeys(paths.values()))
-        scanned: dict[str, TextFile] = {}
-        inputs: dict[SideKey, TextFile] = {}
-        report = []
-        # Read through text files in parallel, and files of pairs one by one.
-        total = sum(os.path.getsize(path) for path in (*distinct, *pair_files.values()))
-        with progress_bar("scan", total) as advance:
-            for path, text in ordered_map(scan_text, distinct, self.workers):
-                scanned[path] = text
-                advance(os.path.getsize(path))
-            for split, path in pair_files.items():
-                languages = [*endings.values()]
-                sides, line = scan_pairs(path, languages, config.document_separator, self.new_file)
-                for language, side in zip(endings, sides, strict=True):
-                    inputs[split, language] = side
-                report.append(line)
-                advance(os.path.getsize(path))
-        for line in report:
-            self.say(line)
-        # Put the sides in the order of splits and languages.
-        for split in config.splits():
-            for language in config.languages:
-                key = (split, language)
-                inputs[key] = scanned[paths[key]] if key in paths else inputs.pop(key)
-        self._check_lines(inputs)
-        return inputs
+def tokenize(job: Job, inputs: Inputs, journal: Journal) -> TokenizedText:
+    """Turn all text into tokens. With ``dict_only``, the training text."""
+    texts = inputs.texts
+    train = {side: text for side, text in texts.items() if side[0] == "train"}
+    if job.config.dict_only:
+        texts = train
+    pieces: dict[SideKey, TextFile] = {}
+    documents: dict[str, Documents] = {}
+    # Learn the subword model on the words of the training text, or copy given models.
+    if job.config.learns_subwords:
+        pipelines = _pipelines(job, {})
+        words, scans = _convert(job, journal, pipelines, train, _needed(Step.WORDS, pipelines))
+        documents = _find_documents(job, journal, inputs, scans)
+        model_paths = _learn_models(job, journal, words)
+        pipelines = _pipelines(job, model_paths)
+        pieces, _ = _convert(job, journal, pipelines, words, Step.PIECES)
+    else:
+        model_paths = _copy_models(job, journal)
+        pipelines = _pipelines(job, model_paths)
+    # Take the rest of the text through all steps at once.
+    remaining = {side: text for side, text in texts.items() if side not in pieces}
+    tokens, scans = _convert(job, journal, pipelines, remaining, _needed(Step.TOKENS, pipelines))
+    documents |= _find_documents(job, journal, inputs, scans)
+    return TokenizedText(inputs, pieces | tokens, pipelines, model_paths, documents)
 
-    def _check_lines(self, inputs: Mapping[SideKey, TextFile]) -> None:
-        """Refuse empty files, and without separators also sides with different numbers of lines."""
-        for text in inputs.values():
-            if text.num_lines == 0:
-                raise DataError(
-                    f"{text.path}: the file is empty; give text, or leave the split out"
-                )
-        if self.config.document_separator != "none":
-            return
-        for split in self.config.splits():
-            texts = [inputs[split, language] for language in self.config.languages]
-            check_parallel({text.path: text.num_lines for text in texts}, "lines")
-            # Warn of blank lines, which may be boundaries of documents.
-            num_blank = min(text.num_blank for text in texts)
-            if num_blank:
-                self.say(
-                    f"NOTE: {texts[0].path}: {num_blank:,} blank lines become sentences without "
-                    "words; if they stand between documents, give --document-separator blank"
-                )
 
-    @cached_property
-    def alignments(self) -> dict[str, TextFile]:
-        """The word alignments of each split that has some, as the training text must."""
-        config = self.config
-        if config.align_suffix is None:
-            return {}
-        existing: dict[str, str] = {}
-        missing: dict[str, str] = {}
-        for split, prefix in config.splits().items():
-            path = find_text(str(Path(f"{prefix}.{config.align_suffix}")))
-            if os.path.isfile(path):
-                existing[split] = path
-            else:
-                missing[split] = path
-        # Only the training text, or else the first split, must have alignments.
-        if "train" in missing or not existing:
-            raise DataError(
-                f"{next(iter(missing.values()))}: no such file; it is to hold the word alignments "
-                f"(--align-suffix {config.align_suffix}), a line for each line of the text"
-            )
-        for split, path in missing.items():
-            self.say(f"[alignments] {path}: no such file, so that {split} has none")
-        scanned = ordered_map(scan_text, list(existing.values()), self.workers)
-        alignments: dict[str, TextFile] = {}
-        for split, (_, text) in zip(existing, scanned, strict=True):
-            alignments[split] = text
-            source = self.inputs[split, config.languages[0]]
-            check_parallel({file.path: file.num_lines for file in (source, text)}, "lines")
-        return alignments
+def _needed(step: Step, pipelines: Mapping[str, TextPipeline]) -> Step:
+    """Return a step from raw text, or KEEP if the pipelines do not change the text."""
+    is_kept = [pipe.keeps_text and not pipe.first_symbol for pipe in pipelines.values()]
+    return Step.KEEP if all(is_kept) else step
 
-    def new_file(self) -> BinaryIO:
-        """Open a file without a name, on the disk of the data folder, which need not exist yet."""
-        disk = next(path for path in (self.folder, *self.folder.parents) if path.is_dir())
-        try:
-            return self.open_files.enter_context(tempfile.TemporaryFile(dir=disk))
-        except OSError:  # the disk of a finished folder may be read-only
-            return self.open_files.enter_context(tempfile.TemporaryFile())
 
-    def path(self, split: str, ending: str) -> Path:
-        """Return the path of a new file of a split, see :func:`split_path`."""
-        return split_path(self.new_files, split, self.config.pair, ending)
+def _pipelines(job: Job, model_paths: Mapping[str, Path]) -> dict[str, TextPipeline]:
+    """Return the text steps of each language, without subwords where no model has a path."""
+    if job.model_pipelines:
+        return dict(job.model_pipelines)
+    config = job.config
+    pipelines: dict[str, TextPipeline] = {}
+    for language in config.languages:
+        subword = base.load_subword(config.subword, model_paths.get(language))
+        pipelines[language] = TextPipeline(language, config.tokenizer, config.lowercase, subword)
+    return pipelines
 
-    def tokens(self) -> dict[SideKey, TextFile]:
-        """Return the text of each side of each split, tokens between spaces."""
-        config = self.config
-        # Learn the subword model on the words of the training text, or copy given models.
-        train = {key: text for key, text in self.inputs.items() if key[0] == "train"}
-        done: dict[SideKey, TextFile] = {}
-        if config.learns_subwords:
-            words = self._through(train, "words")
-            self._learn(words)
-            done = self._through(words, "pieces")
-        else:
-            self._copy_models()
-        # Take the rest of the text through all steps at once.
-        texts = train if config.dict_only else self.inputs
-        remaining = {key: text for key, text in texts.items() if key not in done}
-        return done | self._through(remaining, "tokens")
 
-    def pipelines(self) -> dict[str, TextPipeline]:
-        """Return the text steps of each language, without subwords before a model is learned."""
-        if self.texts:
-            return dict(self.texts)
-        config = self.config
-        pipelines: dict[str, TextPipeline] = {}
-        for language in config.languages:
-            subword = base.load_subword(config.subword, self.model_paths.get(language))
-            pipelines[language] = TextPipeline(
-                language, config.tokenizer, config.lowercase, subword
-            )
-        return pipelines
+def _convert(
+    job: Job,
+    journal: Journal,
+    pipelines: Mapping[str, TextPipeline],
+    texts: Mapping[SideKey, TextFile],
+    step: Step,
+) -> tuple[dict[SideKey, TextFile], Scans]:
+    """Take texts through a step. Texts that it does not change are returned as they are."""
+    conversions: dict[SideKey, Conversion] = {}
+    for side, text in texts.items():
+        conversion = _plan(job, side, text, step)
+        if conversion is not None:
+            conversions[side] = conversion
 
-    def _through(self, texts: Mapping[SideKey, TextFile], step: str) -> dict[SideKey, TextFile]:
-        """Take texts through a step. Return the input itself for texts that it does not change."""
-        pipelines = self.pipelines()
-        planned: dict[SideKey, Conversion] = {}
-        for side, text in texts.items():
-            conversion = self._plan(side, text, pipelines, step)
-            if conversion is not None:
-                planned[side] = conversion
+    def work(sides: list[SideKey]) -> Iterator[dict[str, Any]]:
+        todo = [conversions[side] for side in sides]
+        total = sum(conversion.text.num_bytes for conversion in todo)
+        with progress_bar(step.value, total) as advance:
+            yield from convert_texts(todo, pipelines, job.workers, advance)
 
-        def convert(sides: list[SideKey]) -> Iterator[dict[str, Any]]:
-            todo = [planned[side] for side in sides]
-            label = {"words": "tokenize", "pieces": "split", "keep": "copy"}
-            total = sum(c.text.num_bytes for c in todo)
-            with progress_bar(label.get(todo[0].step, "convert"), total) as advance:
-                yield from convert_texts(todo, pipelines, self.workers, advance)
+    files = {side: [*conversion.outputs] for side, conversion in conversions.items()}
+    form = {"sentences": int, "boundaries": list[tuple[int, int]]}
+    scans = journal.finish_all(files, work, form)
+    converted = dict(texts)
+    results = ordered_map(scan_text, [str(paths[0]) for paths in files.values()], job.workers)
+    for side, (_, text) in zip(conversions, results, strict=True):
+        converted[side] = text
+    return converted, scans
 
-        files = {side: [*conversion.outputs] for side, conversion in planned.items()}
-        form = {"sentences": int, "boundaries": list[tuple[int, int]]}
-        done = self.journal.finish_all(files, convert, form)
-        written = [str(paths[0]) for paths in files.values()]
-        scanned = dict(texts)
-        results = ordered_map(scan_text, written, self.workers)
-        for side, (_, text) in zip(planned, results, strict=True):
-            scanned[side] = text
-        # Compare the sides once, in the step that removes separators.
-        if step != "pieces":
-            for split in dict.fromkeys(split for split, _ in planned):
-                self._check_sides(split, done)
-        return scanned
 
-    def _plan(
-        self, key: SideKey, text: TextFile, pipelines: Mapping[str, TextPipeline], step: str
-    ) -> Conversion | None:
-        """Return the conversion that a text needs, or None."""
-        split, language = key
-        separator = "none" if step == "pieces" else self.config.document_separator
-        is_train = split == "train"
-        # Copy text that the pipelines keep, or use the file where it is.
-        keeps_text = all(text.keeps_text and not text.first_symbol for text in pipelines.values())
-        if step != "pieces" and keeps_text:
-            step = "keep"
-            if is_train and separator == "none":
-                return None
-        # Keep the raw text of other splits for references. It may equal the tokens.
-        outputs = {}
-        if is_train or step != "keep":
-            outputs[self.work / f"{split}.{language}.{step}"] = step
-        if not is_train:
-            outputs[self.path(split, f"{language}.raw")] = "keep"
-        # Draw random subwords for training text only.
-        strength = self.config.subword_sampling if is_train else 0.0
-        sampling = (strength, self.config.seed) if strength else None
-        return Conversion(key, text, step, separator, outputs, sampling)
+def _plan(job: Job, side: SideKey, text: TextFile, step: Step) -> Conversion | None:
+    """Return the conversion that a text needs for a step. None: the file is used where it is."""
+    split, language = side
+    is_train = split == "train"
+    separator = "none" if step is Step.PIECES else job.config.document_separator
+    if step is Step.KEEP and is_train and separator == "none":
+        return None
+    outputs: dict[Path, Step] = {}
+    if is_train or step is not Step.KEEP:
+        outputs[job.work / f"{split}.{language}.{step.name.lower()}"] = step
+    # Keep the raw text of other splits for references. It may equal the tokens.
+    if not is_train:
+        outputs[job.path(split, f"{language}.raw")] = Step.KEEP
+    # Draw random subwords for training text only.
+    strength = job.config.subword_sampling if is_train else 0.0
+    sampling = (strength, job.config.seed) if strength else None
+    return Conversion(side, text, separator, outputs, sampling)
 
-    def _check_sides(self, split: str, scans: Mapping[SideKey, Mapping[str, Any]]) -> None:
-        """Compare sentences and document boundaries of a split's sides. Write the boundaries."""
-        config = self.config
-        sides = {self.inputs[split, la].path: scans[split, la] for la in config.languages}
+
+def _find_documents(
+    job: Job, journal: Journal, inputs: Inputs, scans: Scans
+) -> dict[str, Documents]:
+    """Compare the sides of each scanned split. Return and write its documents, if it has some."""
+    config = job.config
+    documents: dict[str, Documents] = {}
+    for split in dict.fromkeys(split for split, _ in scans):
+        sides = {inputs.texts[split, la].path: scans[split, la] for la in config.languages}
         for path, side in sides.items():
             if side["sentences"] == 0:
                 raise DataError(f"{path}: no sentences in it, only document separators; give text")
@@ -266,57 +161,63 @@ class Job:
             sizes = document_sizes(
                 [(path, side["sentences"], side["boundaries"]) for path, side in sides.items()]
             )
-            side_file = self.path(split, "documents")
-            write = partial(write_documents, side_file, sizes)
-            self.journal.finish(write, [side_file])
-            self.num_documents[split] = len(sizes)
-            # Keep the lines of the separators, since word alignments count all lines.
+            side_file = job.path(split, "documents")
+            journal.finish(partial(write_documents, side_file, sizes), [side_file])
             boundaries = scans[split, config.languages[0]]["boundaries"]
-            self.separators[split] = [line for _, line in boundaries]
+            documents[split] = Documents(len(sizes), [line for _, line in boundaries])
         # Compare the totals last, since differing documents give a more exact error.
         check_parallel({path: side["sentences"] for path, side in sides.items()}, "sentences")
+    return documents
 
-    def _copy_models(self) -> None:
-        """Write the subword models into the folder: one file if all languages have the same."""
-        config = self.config
-        paths = (config.subword_model, config.target_subword_model or config.subword_model)
-        models = {}
-        for language, path in zip(config.languages, paths, strict=False):
-            models[language] = base.load_subword(config.subword, path).content
-        for language, pipeline in self.texts.items():
-            models[language] = pipeline.subword.content
-        is_joint = len(set(models.values())) == 1
-        for language, content in models.items():
-            if content is not None:
-                file = self._model_path(None if is_joint else language)
-                self.model_paths[language] = file
-                self.journal.finish(partial(_write, file, content), [file])
 
-    def _learn(self, words: Mapping[SideKey, TextFile]) -> None:
-        """Learn a joint subword model, or one a language, on the tokenized training text."""
-        for group in self.config.sharing:
-            path = self._model_path(None if self.config.joined_dictionary else group[0])
-            learn = partial(self._learn_one, path, [words["train", language] for language in group])
-            self.journal.finish(learn, [path])
-            self.model_paths |= dict.fromkeys(group, path)
+def _copy_models(job: Job, journal: Journal) -> dict[str, Path]:
+    """Write given subword models into the folder: one file if all languages have the same."""
+    config = job.config
+    paths = (config.subword_model, config.target_subword_model or config.subword_model)
+    models = {}
+    for language, given_path in zip(config.languages, paths, strict=False):
+        models[language] = base.load_subword(config.subword, given_path).content
+    for language, pipeline in job.model_pipelines.items():
+        models[language] = pipeline.subword.content
+    is_joint = len(set(models.values())) == 1
+    model_paths = {}
+    for language, content in models.items():
+        if content is not None:
+            path = _model_path(job, None if is_joint else language)
+            model_paths[language] = path
+            journal.finish(partial(_write, path, content), [path])
+    return model_paths
 
-    def _learn_one(self, path: Path, texts: Sequence[TextFile]) -> None:
-        config = self.config
-        self.say(f"learning {config.subword_size} subwords for {path.name}")
-        text = base.LearningText(texts, self.workers)
-        kind = base.subword_models.get(config.subword)
-        learn = partial(kind.learn, text, config.subword_size, config.seed)
-        content = call_aside(learn, f"learning {path.name}")
-        num_learned = kind.load(content).num_learned
-        if num_learned is not None and num_learned < config.subword_size:
-            self.say(
-                f"NOTE: {path.name} has {num_learned} subwords instead of {config.subword_size} "
-                "(--subword-size): the training text gives no more"
-            )
-        _write(path, content)
 
-    def _model_path(self, language: str | None) -> Path:
-        return self.new_files / base.subword_file_name(self.config.subword, language)
+def _learn_models(job: Job, journal: Journal, words: Mapping[SideKey, TextFile]) -> dict[str, Path]:
+    """Learn a joint subword model, or one a language, on the tokenized training text."""
+    model_paths: dict[str, Path] = {}
+    for group in job.config.sharing:
+        path = _model_path(job, None if job.config.joined_dictionary else group[0])
+        texts = [words["train", language] for language in group]
+        journal.finish(partial(_learn_model, job, path, texts), [path])
+        model_paths |= dict.fromkeys(group, path)
+    return model_paths
+
+
+def _learn_model(job: Job, path: Path, texts: Sequence[TextFile]) -> None:
+    config = job.config
+    job.say(f"learning {config.subword_size} subwords for {path.name}")
+    text = base.LearningText(texts, job.workers)
+    kind = base.subword_models.get(config.subword)
+    learn = partial(kind.learn, text, config.subword_size, config.seed)
+    content = call_aside(learn, f"learning {path.name}")
+    num_learned = kind.load(content).num_learned
+    if num_learned is not None and num_learned < config.subword_size:
+        job.say(
+            f"NOTE: {path.name} has {num_learned} subwords instead of {config.subword_size} "
+            "(--subword-size): the training text gives no more"
+        )
+    _write(path, content)
+
+
+def _model_path(job: Job, language: str | None) -> Path:
+    return job.new_files / base.subword_file_name(job.config.subword, language)
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -324,48 +225,33 @@ def _write(path: Path, content: bytes) -> None:
         file.write(content)
 
 
-def make_job(settings: Settings, say: Callable[[str], None]) -> Job:
-    """Return the job of the settings, with languages, steps and dictionaries of ``--like``."""
-    if settings.like is None:
-        return Job(settings, say, dict(zip(settings.languages, settings.languages, strict=True)))
-    # Import late what needs PyTorch.
-    from relu_nmt.jobs.preprocess.like import job_like
-
-    return job_like(settings, settings.like, say)
-
-
-def _find_texts(
-    config: Settings, endings: Mapping[str, str]
-) -> tuple[dict[str, str], dict[SideKey, str]]:
-    """Return the files of pairs by split, and the text files of all other splits."""
-    pair_files: dict[str, str] = {}
-    paths: dict[SideKey, str] = {}
-    for split, prefix in config.splits().items():
-        # Text files with the language as ending come before a file of pairs.
-        files = {la: find_text(str(Path(f"{prefix}.{endings[la]}"))) for la in endings}
-        if not any(map(os.path.isfile, files.values())) and pair_format(prefix):
-            if not os.path.isfile(prefix):
-                raise DataError(f"{prefix}: no such file")
-            pair_files[split] = prefix
-            continue
-        for language, path in files.items():
-            if not os.path.isfile(path):
-                flag = f"--{split.rstrip('0123456789')}pref"
-                raise DataError(
-                    f"{path}: no such file; its name is that of {flag} with the language "
-                    f"'{endings[language]}' after a dot (and .gz, .xz, .bz2 or .zst if it is "
-                    "compressed)"
-                )
-            paths[split, language] = path
-    return pair_files, paths
+def describe_round_trip(pipeline: TextPipeline, text: TextFile, separator: str) -> str:
+    """Report how many sampled lines decode to the same text, except white space and lost case."""
+    total = num_unchanged = num_characters = 0
+    for line in _sample(text, separator):
+        # Remove differences that tokens cannot keep: white space, codes of languages and case.
+        expected = pipeline.without_code(" ".join(line.split()))
+        if pipeline.lowercase:
+            expected = expected.lower()
+        total += 1
+        num_characters += len(line)
+        num_unchanged += pipeline.decode(pipeline.encode(line)) == expected
+        if num_characters > SAMPLED_CHARACTERS:
+            break
+    share = f"{num_unchanged:,} of {total:,} sampled lines ({num_unchanged / max(1, total):.1%})"
+    report = f"{share} come back from their tokens unchanged"
+    # Advise subwords that lose nothing, if many lines change.
+    if total - num_unchanged > SMALL_SHARE * total and pipeline.tokenizer != "none":
+        report += "; --subword sentencepiece without --tokenizer changes none"
+    return report
 
 
-def check_parallel(counts: Mapping[str, int], unit: str) -> None:
-    """Refuse files with different numbers of lines or sentences (the ``unit``)."""
-    (path, count), *other_counts = counts.items()
-    for other, other_count in other_counts:
-        if other_count != count:
-            raise DataError(
-                f"{path}: {count:,} {unit}, but {other} has {other_count:,}; both sides must be "
-                "parallel, line by line"
-            )
+def _sample(text: TextFile, separator: str) -> Iterator[str]:
+    """Yield lines of chunks that are spread evenly over the text."""
+    separates = SEPARATOR_TESTS[separator]
+    step = max(1, len(text.chunks) // SAMPLED_CHUNKS)
+    share = SAMPLED_LINES // min(len(text.chunks), SAMPLED_CHUNKS)
+    for number, chunk in enumerate(text.readable_chunks()):
+        if number % step == 0 and number < step * SAMPLED_CHUNKS:
+            lines = [line for line in read_chunk(chunk) if line.strip() and not separates(line)]
+            yield from lines[:: max(1, len(lines) // share)][:share]

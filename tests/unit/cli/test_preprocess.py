@@ -1,8 +1,8 @@
 import pytest
 
 from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.jobs.preprocess.inputs import check_parallel
 from relu_nmt.jobs.preprocess.settings import PreprocessSettings
-from relu_nmt.jobs.preprocess.text import check_parallel
 
 BASE = {"source_lang": "de", "target_lang": "en", "trainpref": "corpus/train"}
 

@@ -1,8 +1,8 @@
 import pytest
 
 from relu_nmt.io.text_lines import scan_text
-from relu_nmt.jobs.preprocess import job
-from relu_nmt.jobs.preprocess.job import describe_round_trip
+from relu_nmt.jobs.preprocess import text as preprocess_text
+from relu_nmt.jobs.preprocess.text import describe_round_trip
 from relu_nmt.tokenization.pipeline import TextPipeline
 
 EARLIER = TextPipeline("de", "moses", tokenizer_version=1)
@@ -51,6 +51,8 @@ def test_the_sample_is_bounded_and_spread(tmp_path):
 
 
 def test_the_sample_of_long_lines_is_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr(job, "SAMPLED_CHARACTERS", job.SAMPLED_CHARACTERS // 25)
+    monkeypatch.setattr(
+        preprocess_text, "SAMPLED_CHARACTERS", preprocess_text.SAMPLED_CHARACTERS // 25
+    )
     report = described(tmp_path, ["wort " * 2_000] * 20, TextPipeline("de", "moses"))
     assert report.startswith("5 of 5 sampled lines")
