@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain, groupby, islice, repeat
+from itertools import chain, islice, repeat
 from pathlib import Path
 
 import numpy as np
@@ -71,10 +71,10 @@ Table = tuple[dict[str, int], type[np.integer]]  # ids of words, and the dtype t
 
 
 def _binarize_chunk(
-    tables: Mapping[str, Table], task: tuple[int, str, Chunk]
+    tables: Mapping[str, Table], task: tuple[str, Chunk]
 ) -> tuple[np.ndarray, np.ndarray, int]:
     """Return the token ids of a chunk's lines, their sizes and the number of unknown words."""
-    _, dictionary, chunk = task
+    dictionary, chunk = task
     table, dtype = tables[dictionary]
     lines = [line.split() for line in read_chunk(chunk)]
     sizes = np.fromiter(map(len, lines), dtype=np.int32, count=len(lines))
@@ -101,22 +101,22 @@ def binarize(
         tables[name] = dictionary.indices(), token_dtype(len(dictionary))
     # Write the results of each side in order, while workers convert the next chunks.
     results = ordered_map(partial(_binarize_chunk, tables), _tasks(sides), workers)
-    for i, results_of_side in groupby(results, key=lambda result: result[0][0]):
-        name, prefix, _ = sides[i]
+    for name, prefix, text in sides:
         totals = np.zeros(3, dtype=np.int64)
         with indexed_writer(prefix, token_dtype(len(dictionaries[name]))) as add:
-            for (_, _, chunk), (tokens, sizes, unknown) in results_of_side:
+            for (_, chunk), (tokens, sizes, unknown) in islice(results, len(text.chunks)):
                 add(tokens, sizes)
                 totals += len(sizes), len(tokens), unknown
                 advance(chunk.end - chunk.start)
         yield dict(zip(("sentences", "tokens", "unknown"), totals.tolist(), strict=True))
+    next(results, None)  # lets the workers end
 
 
-def _tasks(sides: Sequence[Side]) -> Iterator[tuple[int, str, Chunk]]:
+def _tasks(sides: Sequence[Side]) -> Iterator[tuple[str, Chunk]]:
     """Yield all sides as one stream of chunks, so that no worker waits at the end of a side."""
-    for i, (dictionary, _, text) in enumerate(sides):
+    for dictionary, _, text in sides:
         for chunk in text.readable_chunks():
-            yield i, dictionary, chunk
+            yield dictionary, chunk
 
 
 def _parse_chunk(chunk: Chunk) -> tuple[np.ndarray, np.ndarray]:

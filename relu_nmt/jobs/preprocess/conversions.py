@@ -1,14 +1,14 @@
 """Text files taken through text steps by worker processes, chunk by chunk."""
 
-import itertools
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from relu_nmt.data.binarize import Advance
 from relu_nmt.data.documents import SEPARATOR_TESTS, Boundaries
@@ -45,33 +45,23 @@ def convert_line(
 class Conversion:
     """The conversion of a text file without its separator lines."""
 
-    side: tuple[str, str]  # its split and language: ("train", "de")
-    text: TextFile
+    side: tuple[str, str]  # split and language of the text: ("train", "de")
     separator: str
     outputs: Mapping[Path, Step]  # the files to write. The first one goes on to later steps
     # Strength and seed of random subword splits. None for the usual split.
     sampling: tuple[float, int] | None = None
 
 
-class Task(NamedTuple):
-    """A chunk to convert, and the number of its conversion, whose own chunks are left out."""
-
-    number: int
-    conversion: Conversion
-    chunk: Chunk
-
-
 def _convert_chunk(
-    pipelines: Mapping[str, TextPipeline], task: Task
+    pipelines: Mapping[str, TextPipeline], task: tuple[Conversion, Chunk]
 ) -> tuple[int, Boundaries, dict[Path, bytes]]:
     """Return a chunk's number of sentences, its boundaries, and the bytes of each output file."""
-    conversion = task.conversion
-    first_line = task.chunk.first_line
+    conversion, chunk = task
     separates = SEPARATOR_TESTS[conversion.separator]
     sentences: list[str] = []
     boundaries: Boundaries = []
     # Take separators out. Note the sentences before each, and its line number.
-    for number, line in enumerate(read_chunk(task.chunk), first_line):
+    for number, line in enumerate(read_chunk(chunk), chunk.first_line):
         if separates(line):
             boundaries.append((len(sentences), number))
         else:
@@ -81,42 +71,42 @@ def _convert_chunk(
     if conversion.sampling is not None:
         strength, seed = conversion.sampling
         # One seed for each chunk, so that the result does not depend on the number of workers.
-        draws = random.Random(f"{seed} {conversion.side} {first_line}")
+        draws = random.Random(f"{seed} {conversion.side} {chunk.first_line}")
         split = partial(pipeline.subword.sample, strength=strength, draws=draws)
     parts = {}
-    with reporting(task.chunk.path, caught=DataError):
+    with reporting(chunk.path, caught=DataError):
         for path, step in conversion.outputs.items():
             lines = [convert_line(step, pipeline, split, line) for line in sentences]
-            parts[path] = encode_lines(lines, first_line)
+            parts[path] = encode_lines(lines, chunk.first_line)
     return len(sentences), boundaries, parts
 
 
 def convert_texts(
-    conversions: Sequence[Conversion],
+    texts: Sequence[tuple[Conversion, TextFile]],
     pipelines: Mapping[str, TextPipeline],
     workers: int,
     advance: Advance,
 ) -> Iterator[dict[str, Any]]:
     """Convert files. Yield ``sentences`` and ``boundaries`` of each when it is complete."""
-    results = ordered_map(partial(_convert_chunk, pipelines), _tasks(conversions), workers)
-    for number, results_of_file in itertools.groupby(results, key=lambda result: result[0].number):
+    results = ordered_map(partial(_convert_chunk, pipelines), _tasks(texts), workers)
+    for conversion, text in texts:
         sentences = 0
         boundaries = []
         with ExitStack() as stack:
-            files = {p: stack.enter_context(safe_writer(p)) for p in conversions[number].outputs}
-            for task, (count, inner, parts) in results_of_file:
+            files = {p: stack.enter_context(safe_writer(p)) for p in conversion.outputs}
+            for (_, chunk), (count, inner, parts) in islice(results, len(text.chunks)):
                 for path, data in parts.items():
                     files[path].write(data)
                 # Count sentences from the beginning of the file, not of the chunk.
                 boundaries += [(sentences + before, line) for before, line in inner]
                 sentences += count
-                advance(task.chunk.end - task.chunk.start)
+                advance(chunk.end - chunk.start)
         # Yield only now, when the files are complete under their names.
         yield {"sentences": sentences, "boundaries": boundaries}
+    next(results, None)  # lets the workers end
 
 
-def _tasks(conversions: Sequence[Conversion]) -> Iterator[Task]:
-    for number, conversion in enumerate(conversions):
-        light = replace(conversion, text=TextFile(conversion.text.path))
-        for chunk in conversion.text.readable_chunks():
-            yield Task(number, light, chunk)
+def _tasks(texts: Sequence[tuple[Conversion, TextFile]]) -> Iterator[tuple[Conversion, Chunk]]:
+    for conversion, text in texts:
+        for chunk in text.readable_chunks():
+            yield conversion, chunk

@@ -7,14 +7,16 @@ are complete.
 """
 
 import hashlib
+import importlib.metadata
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import relu_nmt
 from relu_nmt.config import flag_of, to_dict
 from relu_nmt.data import data_folder
 from relu_nmt.data.binarize import binarize, binarize_alignments, count_words
@@ -27,10 +29,9 @@ from relu_nmt.io.progress import hidden_progress, progress_bar
 from relu_nmt.io.safe_write import folder_locked, remove_abandoned
 from relu_nmt.io.text_lines import TextFile
 from relu_nmt.jobs.preprocess.inputs import Inputs, Job, SideKey, scan_inputs
-from relu_nmt.jobs.preprocess.manifest import describe_folder, versions
 from relu_nmt.jobs.preprocess.settings import PreprocessSettings as Settings
 from relu_nmt.jobs.preprocess.text import TokenizedText, describe_round_trip, tokenize
-from relu_nmt.tokenization.base import tokenizers
+from relu_nmt.tokenization.base import subword_models, tokenizers
 
 CLUSTER_FOLDER = "jobs"
 GIVEN_FILES = ("srcdict", "tgtdict", "subword_model", "target_subword_model")
@@ -137,7 +138,7 @@ def _build(job: Job, inputs: Inputs, key: str) -> dict[str, Any]:
     if not job.config.dict_only:
         counts = _binarize(job, journal, tokenized, dictionaries)
         alignments = _binarize_alignments(job, journal, tokenized)
-        content = describe_folder(job, key, tokenized, dictionaries, counts, alignments)
+        content = _describe(job, key, tokenized, dictionaries, counts, alignments)
         manifest = data_folder.write_manifest(job.new_files, content)
     job.new_files.rename(job.folder / data_folder.COMPLETE_FOLDER)
     data_folder.move_complete_files(job.folder)
@@ -167,7 +168,7 @@ def _key(job: Job, inputs: Inputs) -> str:
         contents[name] = data_folder.file_record(path)["sha256"]
     # Add versions, on which tokens depend.
     hashed: dict[str, Any] = {"settings": settings, "contents": contents}
-    hashed["versions"] = versions(job)
+    hashed["versions"] = _versions(job)
     # Add tokenizer versions above 1 only, so that old folders keep their keys.
     version = tokenizers.get(job.config.tokenizer).version()
     if version > 1:
@@ -325,3 +326,88 @@ def _align(
     sides = [IndexedDataset(job.path(split, la)) for la in job.config.languages]
     with progress_bar("alignments", text.num_bytes) as advance:
         return binarize_alignments(text, prefix, sides, separators, job.workers, advance)
+
+
+def _describe(
+    job: Job,
+    key: str,
+    tokenized: TokenizedText,
+    dictionaries: Mapping[str, Dictionary],
+    counts: Mapping[SideKey, Mapping[str, int]],
+    alignments: Mapping[str, Mapping[str, int]],
+) -> dict[str, Any]:
+    """Return the manifest. Counts and alignments are the results of binarizing."""
+    config = job.config
+    symbols = {}
+    for language, dictionary in dictionaries.items():
+        name = data_folder.dictionary_path("", language).name
+        symbols[language] = {"file": name, "symbols": len(dictionary)}
+    splits = {}
+    for split in config.splits():
+        splits[split] = _describe_split(job, tokenized.inputs, split, counts)
+        if split in tokenized.documents:
+            splits[split]["documents"] = tokenized.documents[split].number
+            splits[split]["documents_file"] = job.path(split, "documents").name
+        if split in alignments:
+            text = tokenized.inputs.alignments[split]
+            record = {"input": text.path, "input_sha256": text.sha256}
+            splits[split]["alignments"] = {**record, "pairs": alignments[split]["pairs"]}
+    files = {}
+    for path in sorted(job.new_files.glob("[!.]*")):
+        if path.name != data_folder.MANIFEST_NAME:  # of a run that was stopped at its end
+            files[path.name] = data_folder.file_record(path)
+    return {
+        "key": key,
+        "source_lang": config.source_lang,
+        "target_lang": config.target_lang,
+        "joined_dictionary": config.joined_dictionary,
+        "versions": _versions(job),
+        "settings": to_dict(config),
+        "text": _describe_texts(job, tokenized),
+        "dictionaries": symbols,
+        "splits": splits,
+        "files": files,
+    }
+
+
+def _describe_texts(job: Job, tokenized: TokenizedText) -> dict[str, dict[str, Any]]:
+    """Return the text steps of each language, from which models start."""
+    texts: dict[str, dict[str, Any]] = {}
+    for language, pipeline in tokenized.pipelines.items():
+        path = tokenized.model_paths.get(language)
+        texts[language] = {
+            "tokenizer": pipeline.tokenizer,
+            "tokenizer_version": pipeline.tokenizer_version,
+            "lowercase": pipeline.lowercase,
+            "subword": job.config.subword,
+            "subword_file": None if path is None else path.name,
+        }
+        if pipeline.first_symbol is not None:
+            texts[language]["first_symbol"] = pipeline.first_symbol
+    return texts
+
+
+def _describe_split(
+    job: Job, inputs: Inputs, split: str, counts: Mapping[SideKey, Mapping[str, int]]
+) -> dict[str, Any]:
+    """Return the sides of a split, which has no documents yet."""
+    sides = {}
+    for language in job.config.languages:
+        text = inputs.texts[split, language]
+        sides[language] = {
+            "input": text.path,
+            "input_sha256": text.sha256,
+            "tokens": counts[split, language]["tokens"],
+            "unknown": counts[split, language]["unknown"],
+        }
+    sentences = counts[split, job.config.languages[0]]["sentences"]
+    return {"sentences": sentences, "documents": None, "documents_file": None, "sides": sides}
+
+
+def _versions(job: Job) -> dict[str, str]:
+    """Return the versions of the packages on which tokens depend."""
+    versions = {"relu_nmt": relu_nmt.__version__}
+    kinds = (tokenizers.get(job.config.tokenizer), subword_models.get(job.config.subword))
+    for name in sorted(kind.package for kind in kinds if kind.package is not None):
+        versions[name] = importlib.metadata.version(name)
+    return versions

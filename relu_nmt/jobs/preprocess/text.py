@@ -101,14 +101,14 @@ def _convert(
 ) -> tuple[dict[SideKey, TextFile], Scans]:
     """Take texts through a step. Texts that it does not change are returned as they are."""
     conversions: dict[SideKey, Conversion] = {}
-    for side, text in texts.items():
-        conversion = _plan(job, side, text, step)
+    for side in texts:
+        conversion = _plan(job, side, step)
         if conversion is not None:
             conversions[side] = conversion
 
     def work(sides: list[SideKey]) -> Iterator[dict[str, Any]]:
-        todo = [conversions[side] for side in sides]
-        total = sum(conversion.text.num_bytes for conversion in todo)
+        todo = [(conversions[side], texts[side]) for side in sides]
+        total = sum(text.num_bytes for _, text in todo)
         with progress_bar(step.value, total) as advance:
             yield from convert_texts(todo, pipelines, job.workers, advance)
 
@@ -122,7 +122,7 @@ def _convert(
     return converted, scans
 
 
-def _plan(job: Job, side: SideKey, text: TextFile, step: Step) -> Conversion | None:
+def _plan(job: Job, side: SideKey, step: Step) -> Conversion | None:
     """Return the conversion that a text needs for a step. None: the file is used where it is."""
     split, language = side
     is_train = split == "train"
@@ -138,7 +138,7 @@ def _plan(job: Job, side: SideKey, text: TextFile, step: Step) -> Conversion | N
     # Draw random subwords for training text only.
     strength = job.config.subword_sampling if is_train else 0.0
     sampling = (strength, job.config.seed) if strength else None
-    return Conversion(side, text, separator, outputs, sampling)
+    return Conversion(side, separator, outputs, sampling)
 
 
 def _find_documents(

@@ -14,12 +14,12 @@ def convert(tmp_path, text, step, separator="none", chunk_bytes=20, workers=1):
     path.write_bytes(text.encode())
     conversion = Conversion(
         ("train", "en"),
-        scan_text(str(path), chunk_bytes),
         separator,
         {tmp_path / "out": step, tmp_path / "raw": Step.KEEP},
     )
+    text_file = scan_text(str(path), chunk_bytes)
     pipelines = {"en": TextPipeline("en", "moses", lowercase=True)}
-    (done,) = convert_texts([conversion], pipelines, workers, lambda _: None)
+    (done,) = convert_texts([(conversion, text_file)], pipelines, workers, lambda _: None)
     return (tmp_path / "out").read_text(), (tmp_path / "raw").read_bytes().decode(), done
 
 
