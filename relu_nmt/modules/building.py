@@ -15,7 +15,10 @@ ModelT = TypeVar("ModelT", bound=nn.Module)
 
 
 class _WithoutMemory(TorchFunctionMode):
-    """Makes empty tensors without memory. To fill them then does nothing."""
+    """Makes empty tensors without memory. To fill them then does nothing.
+
+    On the device ``meta`` tensors of given numbers, which constructors read, would be empty, too.
+    """
 
     def __torch_function__(
         self,

@@ -38,26 +38,23 @@ class MultiheadAttention(nn.Module):
         self.num_heads = attention.num_heads
         self.out_proj = nn.Linear(embed_dim, embed_dim)
 
-    def draw_projections(self, *parts: int) -> list[nn.Linear]:
-        """Return new input projections. Initialize their weights and the weight of the output.
+    def new_projection(self, num_parts: int) -> nn.Linear:
+        """Return a new input projection to this number of parts: queries, keys and values.
 
-        Each of ``parts`` says how many of queries, keys and values one projection makes. Like
-        fairseq, draw them as one matrix, which halves the variance.
+        Like fairseq, draw each part as if one matrix held all of them, which halves the variance.
         """
-        dim = self.embed_dim
-        device = self.out_proj.weight.device
-        projections = []
-        for count in parts:
-            with torch.random.fork_rng(devices=[]):  # nn.Linear draws weights that are replaced
-                linear = nn.Linear(dim, count * dim, device=device)
-            # Initialize each part by itself, with the variance of the joined matrix.
-            for weight in linear.weight.chunk(count):
-                nn.init.xavier_uniform_(weight, gain=2**-0.5)
-            projections.append(linear)
+        with torch.random.fork_rng(devices=[]):  # nn.Linear draws weights that are replaced
+            device = self.out_proj.weight.device
+            projection = nn.Linear(self.embed_dim, num_parts * self.embed_dim, device=device)
+        for weight in projection.weight.chunk(num_parts):
+            nn.init.xavier_uniform_(weight, gain=2**-0.5)
+        nn.init.zeros_(projection.bias)
+        return projection
+
+    def draw_output(self) -> None:
+        """Draw the output projection, after the input projections."""
         nn.init.xavier_uniform_(self.out_proj.weight)
-        for linear in (*projections, self.out_proj):
-            nn.init.zeros_(linear.bias)
-        return projections
+        nn.init.zeros_(self.out_proj.bias)
 
     def split(self, x: Tensor) -> Tensor:
         """Return the heads [B, H, N, d] of x [B, N, D]."""
@@ -81,7 +78,8 @@ class SelfAttentionBase(MultiheadAttention):
         super().__init__(embed_dim, attention)
         # Number of parts of the projected states. Queries that are also keys are one part.
         self.parts = 2 if attention.shares_queries_and_keys else 3
-        [self.qkv] = self.draw_projections(self.parts)
+        self.qkv = self.new_projection(self.parts)
+        self.draw_output()
 
     def heads(
         self, projected: Tensor, relative: RelativePositions = NO_POSITIONS
@@ -129,14 +127,16 @@ class CrossAttentionBase(MultiheadAttention):
 
     def __init__(self, embed_dim: int, attention: Attention) -> None:
         super().__init__(embed_dim, attention)
-        self.q, self.kv = self.draw_projections(1, 2)
+        self.q = self.new_projection(1)
+        self.kv = self.new_projection(2)
+        self.draw_output()
 
     def memory_heads(self, projected: Tensor) -> tuple[Tensor, Tensor]:
         """Return the keys and values [B, H, S, d] of a projected memory [B, S, 2 D]."""
         k, v = projected.chunk(2, dim=-1)
         return self.attention.map_keys(self.split(k)), self.split(v)
 
-    def attend_to(self, k: Tensor, v: Tensor, q: Tensor, visibility: Visibility) -> Tensor:
+    def attend_to(self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility) -> Tensor:
         """Return the joined heads [B, N, D] of queries [B, N, D] for keys and values [B, H, S, d].
 
         Beams of a sentence share its memory: q may also be [B G, N / G, D].
@@ -155,4 +155,4 @@ class CrossAttention(CrossAttentionBase):
             k, v = self.memory_heads(self.kv(memory))
         else:
             k, v = memory.memory()
-        return self.project_output(self.attend_to(k, v, self.q(x), visibility), x)
+        return self.project_output(self.attend_to(self.q(x), k, v, visibility), x)

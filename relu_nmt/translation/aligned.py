@@ -178,13 +178,13 @@ class AlignedCrossAttention(CrossAttentionBase):
         # Attend to source sentences. With a gate, also attend to the whole source.
         outputs = []
         for rows, (keys, values), part in zip(view.take_queries(q), heads, view.parts, strict=True):
-            outputs.append(self.attend_to(keys, values, rows, part.visibility))
+            outputs.append(self.attend_to(rows, keys, values, part.visibility))
         inside = view.put(outputs).view_as(q)
         if self.gate is None or document_heads is None:
             return self.project_output(inside, x)
         keys, values = document_heads
         numbered = self.gate.numbered(q, self.q, view.queries, self.embed_dim)
-        document = self.attend_to(keys, values, numbered, view.document)
+        document = self.attend_to(numbered, keys, values, view.document)
         return _gated(self, self.gate, inside, document, x)
 
     def remember(self, memory: Tensor, rows: SentenceRows) -> AlignedCache:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from relu_nmt.attention.base import Attention, build_attention
 from relu_nmt.attention.dropout import dropout
+from relu_nmt.config.fields import flag_of
 from relu_nmt.config.registry import Spec
 from relu_nmt.modules import norms
 from relu_nmt.modules.building import build_in_memory
@@ -68,6 +69,16 @@ class VisionModel(nn.Module):
     def __init__(self, config: VisionTransformerConfig) -> None:
         super().__init__()
         self.config = config
+
+    def add_classifier(
+        self, norm: nn.Module, embed_dim: int, num_classes: int, *tokens: Tensor
+    ) -> None:
+        """Add norm and classifier. Draw its weights and class tokens, which get no decay."""
+        self.norm = norm
+        self.head = nn.Linear(embed_dim, num_classes)
+        initialize(*tokens, self.head.weight)
+        nn.init.zeros_(self.head.bias)
+        exempt_from_decay(self, *tokens)
 
     def forward(self, images: Tensor, blocks: Collection[int] = ()) -> VisionOutput:
         """Classify images [B, 3, Y, X], normalized. Also return the output of ``blocks``."""
@@ -175,41 +186,24 @@ def pre_norm(
 
 
 class Block(nn.Module):
-    """Attention, perhaps convolutions, and a feed-forward network, each in a residual branch.
+    """Attention and a feed-forward network, each in a residual branch.
 
-    ``layer_config`` describes the branches. The attention is called with (x, arrangement).
-    ``local`` has convolutions of the patches, which map [B, D, height, width] to the same shape.
+    The attention is called with (x, place): the windows of the tokens in Swin, their grid in CvT.
     """
 
     def __init__(
-        self,
-        layer_config: LayerConfig,
-        attention: nn.Module,
-        feed_forward: nn.Module,
-        local: nn.Module | None = None,
+        self, layer_config: LayerConfig, attention: nn.Module, feed_forward: nn.Module
     ) -> None:
         super().__init__()
         self.attention = attention
         self.attention_residual = Residual(layer_config)
-        self.local = local
-        if local is not None:
-            self.local_residual = Residual(layer_config)
         self.feed_forward = feed_forward
         self.feed_forward_residual = Residual(layer_config)
 
-    def forward(self, x: Tensor, arrangement: Any, grid: Grid | None = None) -> Tensor:
-        """Map [B, N, D] to [B, N, D].
-
-        ``arrangement`` is the place of the tokens as the attention reads it: visibility in XCiT,
-        windows in Swin, the grid in CvT. ``local`` needs the grid of the patches.
-        """
+    def forward(self, x: Tensor, place: Any) -> Tensor:
+        """Map [B, N, D] to [B, N, D]."""
         residual = self.attention_residual
-        x = residual.add(x, self.attention(residual.before(x), arrangement))
-        if self.local is not None:
-            assert grid is not None, "convolutions need the grid"
-            residual = self.local_residual
-            feature_map = map_of(residual.before(x), grid)  # [B, D, height, width]
-            x = residual.add(x, self.local(feature_map).flatten(2).transpose(1, 2))
+        x = residual.add(x, self.attention(residual.before(x), place))
         residual = self.feed_forward_residual
         return residual.add(x, self.feed_forward(residual.before(x)))
 
@@ -257,13 +251,25 @@ def stage_norm(config: VisionTransformerConfig, dim: int) -> nn.Module:
 
 
 def mechanism(
-    config: VisionTransformerConfig, layer: int, num_heads: int, head_dim: int | None = None
+    config: VisionTransformerConfig,
+    layer: int,
+    num_heads: int,
+    head_dim: int | None = None,
+    name: str = "attention",
 ) -> Attention:
-    """Return the attention of a block. Heads have the width D / ``config.heads`` by default."""
-    spec = Spec.parse(config.attention)
-    dropout = config.attention_dropout
-    head_dim = head_dim or config.embed_dim // config.heads
-    return build_attention(spec, "encoder", layer, num_heads, head_dim, dropout, "--attention")
+    """Return the attention of a block, which the option called ``name`` chooses.
+
+    Heads have the width D / ``config.heads`` by default.
+    """
+    return build_attention(
+        Spec.parse(getattr(config, name)),
+        slot="encoder",
+        layer=layer,
+        num_heads=num_heads,
+        head_dim=head_dim or config.embed_dim // config.heads,
+        dropout=config.attention_dropout,
+        flag=flag_of(name),
+    )
 
 
 class ImageObjective(RegularizedObjective):

@@ -51,7 +51,10 @@ class ConvolutionalAttention(MultiheadAttention):
         self.q_convolution = depth_wise(dim, 1)
         self.k_convolution = depth_wise(dim, KEY_STRIDE)
         self.v_convolution = depth_wise(dim, KEY_STRIDE)
-        self.q, self.k, self.v = self.draw_projections(1, 1, 1)
+        self.q = self.new_projection(1)
+        self.k = self.new_projection(1)
+        self.v = self.new_projection(1)
+        self.draw_output()
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         """Map [B, N, D] to [B, N, D]. The last height * width of the N are the patches."""
@@ -117,11 +120,7 @@ class ConvolutionalTransformer(VisionModel):
         rates = [0.0] * sum(layers[:-1]) + base.drop_paths(config.drop_path, layers[-1])
         self.stages = base.build_stages(config, ConvolutionalAttention, rates)
         self.class_token = nn.Parameter(torch.empty(1, 1, dim))
-        self.norm = base.stage_norm(config, dim)
-        self.head = nn.Linear(dim, num_classes)
-        base.initialize(self.class_token, self.head.weight)
-        nn.init.zeros_(self.head.bias)
-        base.exempt_from_decay(self, self.class_token)
+        self.add_classifier(base.stage_norm(config, dim), dim, num_classes, self.class_token)
 
     def encode(self, images: Tensor) -> Iterator[tuple[Tensor, Grid]]:
         """Yield tokens and grid after each block (ConfigError: the images are too small)."""

@@ -54,35 +54,38 @@ def open_table(
     """
     reader = _read_arrays if source.suffix == ARRAY_SUFFIX else _read_tables
     rows, names = reader(source, parts)
-    names = composed_names(names, source)
     labels = np.concatenate([part_rows.labels for part_rows in rows.values()])
-    if labels.dtype.kind in "iu":
-        # Numbered classes: all that have names. Without names, the numbers that occur.
-        used, indices = np.unique(labels, return_inverse=True)
-        if len(used) and (used[0] < 0 or (names and used[-1] >= len(names))):
-            wrong = used[0] if used[0] < 0 else used[-1]
-            raise DataError(f"{source}: the label {wrong} stands for no class; count from 0")
-        classes = tuple(map(str, used.tolist()))
-        if names:
-            classes = names
-            indices = labels
-    else:
-        # Named classes, in alphabetical order.
-        if not all(isinstance(label, str) for label in labels):
-            raise DataError(f"{source}: labels must be whole numbers or names of classes")
-        used, indices = np.unique([composed(label) for label in labels], return_inverse=True)
-        classes = tuple(used.tolist())
+    numbers, classes = _number_classes(labels, composed_names(names, source), source)
     if len(classes) < least_classes:
         raise DataError(
             f"{source}: only {counted(len(classes), 'class')}; {least_classes} or more are needed"
         )
-    # Give each part its share of the indices.
-    labeled = {}
-    end = 0
-    for part, part_rows in rows.items():
-        begin, end = end, end + len(part_rows.labels)
-        labeled[part] = part_rows._replace(labels=indices[begin:end].astype(np.int64))
-    return labeled, classes
+    # Divide the numbers among the parts again.
+    ends = np.cumsum([len(part_rows.labels) for part_rows in rows.values()])
+    labels_of_parts = np.split(numbers.astype(np.int64), ends[:-1])
+    for part, part_labels in zip(list(rows), labels_of_parts, strict=True):
+        rows[part] = rows[part]._replace(labels=part_labels)
+    return rows, classes
+
+
+def _number_classes(
+    labels: np.ndarray, names: Sequence[str], source: Path
+) -> tuple[np.ndarray, Sequence[str]]:
+    """Return the number of each label's class, and the names of all classes."""
+    if labels.dtype.kind in "iu":
+        # Numbered classes: all that have names. Without names, the numbers that occur.
+        used, numbers = np.unique(labels, return_inverse=True)
+        if len(used) and (used[0] < 0 or (names and used[-1] >= len(names))):
+            wrong = used[0] if used[0] < 0 else used[-1]
+            raise DataError(f"{source}: the label {wrong} stands for no class; count from 0")
+        if names:
+            return labels, names
+        return numbers, tuple(map(str, used.tolist()))
+    # Named classes, in alphabetical order.
+    if not all(isinstance(label, str) for label in labels):
+        raise DataError(f"{source}: labels must be whole numbers or names of classes")
+    used, numbers = np.unique([composed(label) for label in labels], return_inverse=True)
+    return numbers, tuple(used.tolist())
 
 
 def _read_arrays(source: Path, parts: Sequence[str]) -> tuple[dict[str, ImageRows], Sequence[str]]:

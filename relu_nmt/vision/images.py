@@ -1,7 +1,7 @@
 """Images and their classes, in class folders, a zip file, a NumPy archive or a parquet table."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -112,10 +112,10 @@ def open_images(path: str | os.PathLike[str], least_classes: int = 2) -> dict[st
     paths = sorted(tree.paths())
     images = [path for path in paths if _is_image(path)]
     root = _folder_of_classes(images, "")
-    tops = _tops(_below(paths, root))
-    validation_sets = [name for name in VALID_FOLDERS if name in tops]
-    if TRAIN_FOLDER not in tops or not (
-        validation_sets or _below(images, f"{root}{TRAIN_FOLDER}/")
+    folders = _by_folder(paths, root)
+    validation_sets = [name for name in VALID_FOLDERS if name in folders]
+    if TRAIN_FOLDER not in folders or not (
+        validation_sets or _by_folder(images, f"{root}{TRAIN_FOLDER}/")
     ):
         return {source.stem: _image_set(tree, source.stem, paths, images, "", least_classes)}
     sets = {}
@@ -147,24 +147,27 @@ def _is_image(path: str) -> bool:
     return os.path.splitext(path)[1].lower() in IMAGE_SUFFIXES and not image_files.is_hidden(path)
 
 
-def _below(paths: Sequence[str], prefix: str) -> list[str]:
-    """Return the paths of subfolders of ``prefix`` and of files in them, relative to ``prefix``."""
-    size = len(prefix)
-    return [path[size:] for path in paths if path.startswith(prefix) and "/" in path[size:]]
+def _by_folder(paths: Iterable[str], parent: str) -> dict[str, list[str]]:
+    """Return the paths in each folder of ``parent``, which is "" or ends with a slash, by name."""
+    by_folder: dict[str, list[str]] = {}
+    for path in paths:
+        folder, slash, _ = path.removeprefix(parent).partition("/")
+        if slash and path.startswith(parent):
+            by_folder.setdefault(folder, []).append(path)
+    return by_folder
 
 
-def _tops(paths: Sequence[str]) -> set[str]:
-    return {path.partition("/")[0] for path in paths}
-
-
-def _folder_of_classes(images: Sequence[str], prefix: str) -> str:
-    """Return the prefix of the folder that holds class folders, or train and val."""
-    # It is the prefix, or the single folder in it if that holds only folders.
-    inside = _below(images, prefix)
-    tops = _tops(inside)
-    if len(tops) != 1 or TRAIN_FOLDER in tops or any(path.count("/") == 1 for path in inside):
-        return prefix
-    return _folder_of_classes(images, f"{prefix}{tops.pop()}/")
+def _folder_of_classes(images: Sequence[str], parent: str) -> str:
+    """Return the folder that holds class folders, or train and val: ``parent`` or one inside it."""
+    # Enter the single folder of the parent if that holds only folders.
+    folders = _by_folder(images, parent)
+    if len(folders) != 1 or TRAIN_FOLDER in folders:
+        return parent
+    [(name, paths)] = folders.items()
+    inner = f"{parent}{name}/"
+    if any("/" not in path[len(inner) :] for path in paths):
+        return parent
+    return _folder_of_classes(images, inner)
 
 
 def _image_set(
@@ -172,24 +175,23 @@ def _image_set(
     name: str,
     paths: Sequence[str],
     images: Sequence[str],
-    prefix: str,
+    folder: str,
     least_classes: int,
 ) -> ImageSet:
-    """Return the images below ``prefix``, given the paths of all files and of all images."""
-    num_files = sum(path.startswith(prefix) and not path.endswith("/") for path in paths)
-    prefix = _folder_of_classes(images, prefix)
-    by_folder: dict[str, list[str]] = {}
-    for path in tree.distinct([prefix + path for path in _below(images, prefix)]):
-        by_folder.setdefault(path[len(prefix) :].partition("/")[0], []).append(path)
+    """Return the images below a folder, given the paths of all files and of all images."""
+    num_files = sum(path.startswith(folder) and not path.endswith("/") for path in paths)
+    folder = _folder_of_classes(images, folder)
+    inside = [path for path in images if path.startswith(folder) and "/" in path[len(folder) :]]
+    by_folder = _by_folder(tree.distinct(inside), folder)
     names = image_files.composed_names(list(by_folder), f"{tree.origin}: {name}")
     by_class = dict(zip(names, by_folder.values(), strict=True))
     classes = tuple(sorted(by_class))
     if len(classes) < least_classes:
         present = f"only the class '{classes[0]}'" if classes else "no class"
         raise DataError(
-            f"{tree.origin}: {present} in {prefix or 'it'}; images ({', '.join(IMAGE_SUFFIXES)}) "
-            f"must lie in {counted(least_classes, 'class folder')} or more ({prefix}cat/1.jpg, "
-            f"{prefix}dog/1.jpg)"
+            f"{tree.origin}: {present} in {folder or 'it'}; images ({', '.join(IMAGE_SUFFIXES)}) "
+            f"must lie in {counted(least_classes, 'class folder')} or more ({folder}cat/1.jpg, "
+            f"{folder}dog/1.jpg)"
         )
     of_classes: list[str] = []
     counts: list[int] = []
@@ -198,9 +200,9 @@ def _image_set(
         counts.append(len(by_class[label]))
     labels = np.repeat(np.arange(len(classes), dtype=np.int64), counts)
     # Note the files and folders that are left out.
-    folders = _tops([path for path in _below(paths, prefix) if not image_files.is_hidden(path)])
-    empty = tuple(sorted(folders - by_folder.keys()))
-    not_entered = tuple(text for text in tree.not_entered if text.startswith(prefix))
+    visible = (path for path in paths if not image_files.is_hidden(path[len(folder) :]))
+    empty = tuple(sorted(_by_folder(visible, folder).keys() - by_folder.keys()))
+    not_entered = tuple(text for text in tree.not_entered if text.startswith(folder))
     num_ignored = num_files - len(of_classes)
     return ImageSet(
         tree.origin, tree.image, name, of_classes, labels, classes, num_ignored, empty, not_entered
@@ -328,7 +330,7 @@ class ImageBatches(PlannedBatches):
     """The batches of a set of images, mapped to pixels of one size by a transform.
 
     The seed determines the order and the random views of each epoch. None keeps the order and takes
-    the middle of each image. If ``damaged`` is given, it is called with the error of a damaged
+    the middle of each image. ``report_damaged``, if given, is called with the error of a damaged
     image. Then in training the next image takes its place, and in validation the batch is smaller.
     Without it the error is raised.
     """
@@ -340,7 +342,7 @@ class ImageBatches(PlannedBatches):
         batch_size: int,
         seed: int | None = None,
         augmentation: AugmentationConfig = NO_AUGMENTATION,
-        damaged: Callable[[DataError], object] | None = None,
+        report_damaged: Callable[[DataError], object] | None = None,
     ) -> None:
         super().__init__(len(images), batch_size, seed)
         count = min(batch_size, len(images))
@@ -351,7 +353,7 @@ class ImageBatches(PlannedBatches):
         self.images = images
         self._transform = transform
         self._augmentation = augmentation
-        self._damaged = damaged
+        self._report_damaged = report_damaged
 
     def begin_epoch(self, epoch: int) -> int:
         """Plan ``epoch``. With repeated augmentation the views of an image follow each other."""
@@ -391,9 +393,9 @@ class ImageBatches(PlannedBatches):
         try:
             return self.images.read(number)
         except DataError as error:
-            if self._damaged is None:
+            if self._report_damaged is None:
                 raise DataError(f"{error}, or give {SKIP_FLAG}") from error
-            self._damaged(error)
+            self._report_damaged(error)
             return None
 
     def _view(self, view: int) -> tuple[int, np.ndarray] | None:

@@ -72,13 +72,13 @@ def classifier_metadata(
         return checked(CLASSIFIER_FORM, dict(metadata), "metadata")
 
 
-def start_weights(
+def fitted_weights(
     model: base.VisionModel,
     checkpoint: Checkpoint,
     classes: Sequence[str],
     say: Callable[[str], object],
 ) -> dict[str, Tensor]:
-    """Return the weights of another classifier as initial weights, and report changes.
+    """Return the weights of another classifier, fitted to a new model, and report changes.
 
     The head stays new if the classes differ. Positions of another image size are interpolated.
     """
@@ -185,7 +185,7 @@ class ImageClassifier:
         images: "Picture | Iterable[Picture]",
         top_k: int | None = None,
         batch_size: int = BATCH_SIZE,
-        damaged: Callable[[DataError], object] | None = None,
+        report_damaged: Callable[[DataError], object] | None = None,
     ) -> list[dict[str, float]]:
         """Return the probabilities of classes for each picture, the likeliest class first.
 
@@ -193,8 +193,8 @@ class ImageClassifier:
             images: files or images of Pillow, or a single one.
             top_k: number of classes to return (default: all).
             batch_size: pictures to classify at once.
-            damaged: called with the error of each picture that cannot be read, whose result is
-                empty. By default the first error is raised.
+            report_damaged: called with the error of each picture that cannot be read, whose result
+                is empty. By default the first error is raised.
 
         Raises:
             DataError: a file is missing or no image, or an image has pixels of 32 bits.
@@ -207,7 +207,7 @@ class ImageClassifier:
         results: list[dict[str, float]] = []
         while chunk := list(itertools.islice(remaining, batch_size)):
             # Read a batch. Damaged pictures have no view and an empty result.
-            views = [self._view(image, damaged) for image in chunk]
+            views = [self._view(image, report_damaged) for image in chunk]
             shares = iter(self._likeliest([v for v in views if v is not None], top_k))
             results += [{} if view is None else next(shares) for view in views]
         return results
@@ -239,9 +239,9 @@ class ImageClassifier:
         return ImageAttention(layer, head, weights.cpu().numpy(), grid, self.transform.pixels(view))
 
     def _view(
-        self, image: "Picture", damaged: Callable[[DataError], object] | None
+        self, image: "Picture", report_damaged: Callable[[DataError], object] | None
     ) -> np.ndarray | None:
-        """Return the pixels of a picture. None if ``damaged`` was called with its error."""
+        """Return the pixels of a picture. None if ``report_damaged`` was called with its error."""
         try:
             if isinstance(image, str | os.PathLike):
                 return self.transform.evaluation(read_image(image))
@@ -249,9 +249,9 @@ class ImageClassifier:
                 raise ConfigError(f"image {image!r}: expected a path, or an image of Pillow")
             return self.transform.evaluation(to_rgb(image, "image"))
         except DataError as error:
-            if damaged is None:
+            if report_damaged is None:
                 raise
-            damaged(error)
+            report_damaged(error)
             return None
 
     def _likeliest(self, views: Sequence[np.ndarray], top_k: int | None) -> list[dict[str, float]]:

@@ -7,6 +7,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +20,23 @@ from relu_nmt.vision import base, vision_models
 from relu_nmt.vision.base import Grid, VisionModel
 from relu_nmt.vision.config import VisionTransformerConfig
 from relu_nmt.vision.vision_transformer import PatchEmbedding
+
+
+class Axis(NamedTuple):
+    """The windows along one axis of a map: their side, and the padding that completes them."""
+
+    side: int
+    before: int
+    after: int
+
+    @classmethod
+    def of(cls, length: int, size: int, shifted: bool) -> "Axis":
+        """Divide a length into windows of this size. Shifted ones begin before the map."""
+        side = min(size, length)
+        before = 0
+        if shifted and length > side:
+            before = side - side // 2
+        return cls(side, before % side, -(length + before) % side)
 
 
 class Windows:
@@ -45,46 +63,37 @@ class Windows:
         self.size = size
         self.device = x.device
         self.batch = x.size(0)
-        # On each axis the side of a window, and the padding that completes the windows.
-        self.sides: list[int] = []
-        self.before: list[int] = []
-        self.after: list[int] = []
-        for length in grid:
-            side = min(size, length)
-            before = 0
-            if shifted and length > side:
-                before = side - side // 2
-            self.sides.append(side)
-            self.before.append(before % side)
-            self.after.append(-(length + before) % side)
+        self.axes = [Axis.of(length, size, shifted) for length in grid]
 
     def take(self, x: Tensor) -> Tensor:
         """Return the windows [B W, N', C] of a map [B, N, C], with zeros for padding."""
-        top, left = self.before
-        bottom, right = self.after
-        x = F.pad(x.unflatten(1, self.grid), (0, 0, left, right, top, bottom))
+        rows, columns = self.axes
+        padding = 0, 0, columns.before, columns.after, rows.before, rows.after
+        x = F.pad(x.unflatten(1, self.grid), padding)
         # Cut it: [B, rows of windows, window height, columns of windows, window width, C].
-        x = x.unflatten(2, (-1, self.sides[1])).unflatten(1, (-1, self.sides[0]))
+        x = x.unflatten(2, (-1, columns.side)).unflatten(1, (-1, rows.side))
         return x.transpose(2, 3).flatten(3, 4).flatten(0, 2)  # [B W, N', C]
 
-    def put(self, rows: Tensor) -> Tensor:
+    def put(self, windows: Tensor) -> Tensor:
         """Return the map [B, N, C] of windows [B W, N', C]."""
-        top, left = self.before
+        rows, columns = self.axes
         height, width = self.grid
-        across = (left + width + self.after[1]) // self.sides[1]
+        across = (columns.before + width + columns.after) // columns.side
         # [B, rows of windows, window height, columns of windows, window width, C]
-        x = rows.unflatten(1, self.sides).unflatten(0, (self.batch, -1, across)).transpose(2, 3)
+        x = windows.unflatten(1, (rows.side, columns.side))
+        x = x.unflatten(0, (self.batch, -1, across)).transpose(2, 3)
         x = x.flatten(3, 4).flatten(1, 2)  # [B, padded height, padded width, C]
-        return x[:, top : top + height, left : left + width].flatten(1, 2)  # without padding
+        x = x[:, rows.before : rows.before + height, columns.before : columns.before + width]
+        return x.flatten(1, 2)  # without padding
 
     @cached_property
     def visibility(self) -> Visibility:
         """The visible keys of each window: its tokens without the padding."""
         # The mask [B W, N'] is True at tokens of the map. Without padding none is needed.
-        height, width = self.sides
+        height, width = (axis.side for axis in self.axes)
         length = height * width
         mask = None
-        if any((*self.before, *self.after)):
+        if any(axis.before or axis.after for axis in self.axes):
             # Take the windows of a map of True, whose padding is False: [B W, N'].
             shape = 1, self.grid.num_patches, 1
             is_patch = torch.ones(shape, dtype=torch.bool, device=self.device)
@@ -96,8 +105,8 @@ class Windows:
     def bias(self, table: Tensor) -> ScoreBias:
         """Return the bias of the scores in each window, by offset in a table [H, (2 w - 1)^2]."""
         # Codes of the tokens: the difference of two codes is the index of their offset.
-        height, width = (torch.arange(side, device=self.device) for side in self.sides)
-        codes = (height[:, None] * (2 * self.size - 1) + width).flatten()[None]  # [1, N']
+        y, x = (torch.arange(axis.side, device=self.device) for axis in self.axes)
+        codes = (y[:, None] * (2 * self.size - 1) + x).flatten()[None]  # [1, N']
         return ScoreBias(table, codes, codes, zero=2 * self.size * (self.size - 1))
 
 
@@ -167,10 +176,7 @@ class SwinTransformer(VisionModel):
         self.mergings = nn.ModuleList(patch_merging(config, i) for i in range(len(dims) - 1))
         rates = base.drop_paths(config.drop_path, sum(config.stage_layers))
         self.stages = base.build_stages(config, WindowAttention, rates)
-        self.norm = base.stage_norm(config, dims[-1])
-        self.head = nn.Linear(dims[-1], num_classes)
-        base.initialize(self.head.weight)
-        nn.init.zeros_(self.head.bias)
+        self.add_classifier(base.stage_norm(config, dims[-1]), dims[-1], num_classes)
         attentions_here = [m for m in self.modules() if isinstance(m, WindowAttention)]
         base.exempt_from_decay(self, *(module.position_bias for module in attentions_here))
 

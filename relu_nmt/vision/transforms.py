@@ -6,10 +6,11 @@ pictures. docs/reference/images.md explains why this is not a library.
 """
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -33,8 +34,8 @@ ERASED_AREAS = (0.02, 1 / 3)
 ERASED_RATIOS = (0.3, 1 / 0.3)
 ERASING_TRIALS = 10
 
-Argument = Callable[[float, np.random.Generator], Any]
-"""Maps level / 10 and a generator, which may draw the sign, to the argument of an operation."""
+Argument = Callable[[float, np.random.Generator, tuple[int, int]], Any]
+"""Maps level / 10, a generator and the size of an image to the argument of an operation."""
 
 
 def sample_generator(seed: int, epoch: int, index: int, *subkeys: int) -> np.random.Generator:
@@ -188,7 +189,7 @@ class ImageTransform:
 
 
 def _signed(limit: float) -> Argument:
-    return lambda level, generator: level * limit * generator.choice((-1, 1))
+    return lambda level, generator, _: level * limit * generator.choice((-1, 1))
 
 
 _GEOMETRIC: dict[str, Argument] = {
@@ -200,32 +201,42 @@ _ENHANCED = ("color", "contrast", "brightness", "sharpness")
 _PLAIN = ("auto_contrast", "equalize", "invert")
 
 
-FORMS: dict[str, dict[str, Argument | None]] = {
-    "increasing": {
-        **dict.fromkeys(_PLAIN),
-        **_GEOMETRIC,
-        **dict.fromkeys(_ENHANCED, lambda level, rng: max(0.1, 1 + _signed(0.9)(level, rng))),
-        "posterize": lambda level, _: 4 - int(4 * level),  # bits
-        "solarize": lambda level, _: 256 - min(256, int(256 * level)),  # from this value on
-        "solarize_add": lambda level, _: min(128, int(110 * level)),
-        "translate_x": _signed(0.45),  # of the width
-        "translate_y": _signed(0.45),
-    },
-    "original": {
-        **dict.fromkeys(_PLAIN),
-        **_GEOMETRIC,
-        **dict.fromkeys(_ENHANCED, lambda level, _: 0.1 + 1.8 * level),
-        "posterize": lambda level, _: int(4 * level),
-        "solarize": lambda level, _: int(256 * level),
-        "solarize_add": lambda level, _: int(110 * level),
-        "translate_x": _signed(100 / PIXELS_OF_CONSTANTS),
-        "translate_y": _signed(100 / PIXELS_OF_CONSTANTS),
-        "cutout": lambda level, _: level * 40 / PIXELS_OF_CONSTANTS,  # half a side, of the width
-    },
+_INCREASING: dict[str, Argument | None] = {
+    **dict.fromkeys(_PLAIN),
+    **_GEOMETRIC,
+    **dict.fromkeys(_ENHANCED, lambda *drawn: max(0.1, 1 + _signed(0.9)(*drawn))),
+    "posterize": lambda level, *_: 4 - int(4 * level),  # bits
+    "solarize": lambda level, *_: 256 - min(256, int(256 * level)),  # from this value on
+    "solarize_add": lambda level, *_: min(128, int(110 * level)),
+    "translate_x": _signed(0.45),  # of the width
+    "translate_y": _signed(0.45),
 }
-"""The arguments of the operations, by form. None for an operation without an argument."""
-PROBABILITIES = {"increasing": 0.5, "original": 1.0}
-"""The probability that a chosen operation is applied, by form."""
+_ORIGINAL: dict[str, Argument | None] = {
+    **dict.fromkeys(_PLAIN),
+    **_GEOMETRIC,
+    **dict.fromkeys(_ENHANCED, lambda level, *_: 0.1 + 1.8 * level),
+    "posterize": lambda level, *_: int(4 * level),
+    "solarize": lambda level, *_: int(256 * level),
+    "solarize_add": lambda level, *_: int(110 * level),
+    "translate_x": _signed(100 / PIXELS_OF_CONSTANTS),
+    "translate_y": _signed(100 / PIXELS_OF_CONSTANTS),
+    # Half a side, as a share of the width, and the center.
+    "cutout": lambda level, rng, size: (level * 40 / PIXELS_OF_CONSTANTS, rng.integers(size)),
+}
+
+
+class AugmentationForm(NamedTuple):
+    """A form of RandAugment."""
+
+    probability: float  # that a chosen operation is applied
+    most_level: float
+    arguments: dict[str, Argument | None]  # of each operation. None: it has no argument
+
+
+FORMS = {
+    "increasing": AugmentationForm(0.5, FULL_LEVEL, _INCREASING),
+    "original": AugmentationForm(1.0, math.inf, _ORIGINAL),
+}
 
 
 def augmented(
@@ -250,26 +261,22 @@ def augmented(
         for name in generator.permutation(np.array(("brightness", "contrast", "color"))):
             low = max(0.0, 1 - config.color_jitter)
             image = functions[name](image, generator.uniform(low, 1 + config.color_jitter))
-    form = config.rand_augment_form
-    arguments = FORMS[form]
-    names = list(arguments)
+    form = FORMS[config.rand_augment_form]
+    names = list(form.arguments)
     for number in generator.integers(len(names), size=config.rand_augment):
-        name = names[number]
-        if generator.random() >= PROBABILITIES[form]:
+        if generator.random() >= form.probability:
             continue
-        drawn: list[Any] = [image]
-        argument = arguments[name]
-        if argument is not None:
-            # Draw the level around the magnitude, and limit it where arguments leave their range.
-            level = config.rand_augment_magnitude
-            if config.rand_augment_std:
-                level = max(0.0, generator.normal(level, config.rand_augment_std))
-            if form == "increasing":
-                level = min(level, FULL_LEVEL)
-            drawn.append(argument(level / FULL_LEVEL, generator))
-        if name == "cutout":
-            drawn.append(generator.integers(image.size))  # the center
-        image = functions[name](*drawn)
+        name = names[number]
+        argument = form.arguments[name]
+        if argument is None:
+            image = functions[name](image)
+            continue
+        # Draw the level around the magnitude, and limit it where arguments leave their range.
+        level = config.rand_augment_magnitude
+        if config.rand_augment_std:
+            level = max(0.0, generator.normal(level, config.rand_augment_std))
+        level = min(level, form.most_level)
+        image = functions[name](image, argument(level / FULL_LEVEL, generator, image.size))
     return image
 
 
@@ -321,7 +328,8 @@ def operations(fill: tuple[int, ...]) -> Mapping[str, Callable[..., "Image"]]:
         table = [min(255, i + value) if i < 128 else i for i in range(256)]
         return image.point(table * 3)
 
-    def cutout(image: "Image", half_side: float, center: np.ndarray) -> "Image":
+    def cutout(image: "Image", hole: tuple[float, np.ndarray]) -> "Image":
+        half_side, center = hole
         half = round(half_side * image.width)
         # Cut the hole off at the left and upper borders.
         x, y = center.tolist()

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from relu_nmt.attention.base import build_attention
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.config.registry import Spec
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules import norms
 from relu_nmt.modules.multihead import SelfAttention
+from relu_nmt.modules.transformer_layer import Residual
 from relu_nmt.vision import base, vision_models
 from relu_nmt.vision.base import Block, Grid, VisionModel
 from relu_nmt.vision.config import VisionTransformerConfig
@@ -42,16 +41,13 @@ class XCiT(VisionModel):
         self.num_tokens = base.grid_of(config.image_sides, config.patch_sides).num_patches
         self.stem = convolutional_stem(config)
         self.positions = nn.Linear(2 * WAVES, dim)
-        self.blocks = nn.ModuleList(xcit_block(config, i) for i in range(config.layers))
+        self.blocks = nn.ModuleList(XCiTBlock(config, i) for i in range(config.layers))
         self.class_token = nn.Parameter(torch.empty(1, 1, dim))
         self.class_blocks = nn.ModuleList(
             ClassBlock(config, config.layers + i) for i in range(config.class_layers)
         )
-        self.norm = norms.get(config.norm)(dim, base.NORM_EPS)
-        self.head = nn.Linear(dim, num_classes)
-        base.initialize(self.class_token, self.head.weight)
-        nn.init.zeros_(self.head.bias)
-        base.exempt_from_decay(self, self.class_token)
+        norm = norms.get(config.norm)(dim, base.NORM_EPS)
+        self.add_classifier(norm, dim, num_classes, self.class_token)
 
     def encode(self, images: Tensor) -> Iterator[tuple[Tensor, Grid]]:
         feature_map = self.stem(images)  # [B, D, height, width]
@@ -139,15 +135,37 @@ def local_patch_interaction(config: VisionTransformerConfig) -> Convolutions:
     )
 
 
-def xcit_block(config: VisionTransformerConfig, index: int) -> Block:
-    """Return a new block. All have the same rate of stochastic depth."""
-    layer_config = base.pre_norm(config, config.embed_dim, config.drop_path)
-    attention = SelfAttention(config.embed_dim, base.mechanism(config, index, config.heads))
-    base.initialize(attention.qkv.weight, attention.out_proj.weight)
-    local = local_patch_interaction(config) if config.local_patch_interaction else None
-    feed_forward = base.new_feed_forward(config, layer_config)
-    base.initialize_linears(feed_forward.modules())
-    return Block(layer_config, attention, feed_forward, local)
+class XCiTBlock(nn.Module):
+    """Attention between channels, convolutions of the patches if configured, feed-forward network.
+
+    All blocks have the same rate of stochastic depth.
+    """
+
+    def __init__(self, config: VisionTransformerConfig, index: int) -> None:
+        super().__init__()
+        layer_config = base.pre_norm(config, config.embed_dim, config.drop_path)
+        mechanism = base.mechanism(config, index, config.heads)
+        self.attention = SelfAttention(config.embed_dim, mechanism)
+        self.attention_residual = Residual(layer_config)
+        base.initialize(self.attention.qkv.weight, self.attention.out_proj.weight)
+        self.local = None
+        if config.local_patch_interaction:
+            self.local = local_patch_interaction(config)
+            self.local_residual = Residual(layer_config)
+        self.feed_forward = base.new_feed_forward(config, layer_config)
+        self.feed_forward_residual = Residual(layer_config)
+        base.initialize_linears(self.feed_forward.modules())
+
+    def forward(self, x: Tensor, visibility: Visibility, grid: Grid) -> Tensor:
+        """Map [B, N, D] to [B, N, D]."""
+        residual = self.attention_residual
+        x = residual.add(x, self.attention(residual.before(x), visibility))
+        if self.local is not None:
+            residual = self.local_residual
+            feature_map = base.map_of(residual.before(x), grid)  # [B, D, height, width]
+            x = residual.add(x, self.local(feature_map).flatten(2).transpose(1, 2))
+        residual = self.feed_forward_residual
+        return residual.add(x, self.feed_forward(residual.before(x)))
 
 
 class ClassAttention(SelfAttention):
@@ -181,15 +199,7 @@ class ClassBlock(Block):
 
     def __init__(self, config: VisionTransformerConfig, layer: int) -> None:
         # The heads have the width of all blocks. The mechanism may differ.
-        attention = build_attention(
-            Spec.parse(config.class_attention),
-            "encoder",
-            layer,
-            config.heads,
-            config.embed_dim // config.heads,
-            config.attention_dropout,
-            "--class-attention",
-        )
+        attention = base.mechanism(config, layer, config.heads, name="class_attention")
         class_attention = ClassAttention(config.embed_dim, attention)
         base.initialize(class_attention.qkv.weight, class_attention.out_proj.weight)
         layer_config = base.pre_norm(config, config.embed_dim, drop_path=0.0)
@@ -198,7 +208,7 @@ class ClassBlock(Block):
         super().__init__(layer_config, class_attention, feed_forward)
         self.norms_patches = config.class_layers_norm_patches
 
-    def forward(self, x: Tensor, grid: Grid) -> Tensor:  # type: ignore[override]
+    def forward(self, x: Tensor, grid: Grid) -> Tensor:
         """Map class token and patches [B, 1 + N, D] to [B, 1 + N, D]."""
         # The class token gets its attention output, the patches get their own normed states.
         residual = self.attention_residual

@@ -130,7 +130,7 @@ def accuracy(
     num_images = 0
     transform = classifier.transform.with_eval_ratio(options.eval_crop_ratio)
     damaged = damaged_images(options.skip_damaged_images)
-    batches = ImageBatches(images, transform, options.batch_size, damaged=damaged)
+    batches = ImageBatches(images, transform, options.batch_size, report_damaged=damaged)
     count = min(TOP, len(outputs))
     right = np.zeros(count, dtype=np.int64)  # number of images whose class has rank 1, 2, ...
     for batch in loaded(batches, name, options.num_workers):
@@ -171,7 +171,7 @@ def classify(settings: ClassifyImagesSettings, *, progress: bool = True) -> Clas
     # Classify batch by batch, and print each result at once.
     while chunk := list(itertools.islice(remaining, BATCH_SIZE)):
         errors: list[DataError] = []
-        results = classifier.classify(chunk, settings.top_k, damaged=errors.append)
+        results = classifier.classify(chunk, settings.top_k, report_damaged=errors.append)
         # Errors come in the order of the pictures without classes.
         reasons = map(str, errors)
         for image, classes in zip(chunk, results, strict=True):

@@ -205,7 +205,7 @@ class Probe:
         default = LINEAR_BATCH if self.options.method == "linear" else EVALUATION_BATCH
         damaged = damaged_images(self.options.skip_damaged_images)
         size = self.options.batch_size or default
-        return ImageBatches(images, transform, size, seed, damaged=damaged)
+        return ImageBatches(images, transform, size, seed, report_damaged=damaged)
 
     def _features_of_batch(self, images: Tensor) -> Tensor:
         """Return float32 features [B, D] of images [B, 3, Y, X], as ``--features`` says."""

@@ -64,7 +64,7 @@ class ImageSets:
         batch_size = settings.batch_size_valid or settings.batch_size
         valid = {}
         for name, images in self.valid.items():
-            valid[name] = ImageBatches(images, transform, batch_size, damaged=self.report)
+            valid[name] = ImageBatches(images, transform, batch_size, report_damaged=self.report)
         return train, valid
 
 
@@ -114,7 +114,7 @@ def initial_weights(
     path = training.checkpoint
     if path is None or training.goes_on:
         return None
-    return loading.start_weights(model, load_checkpoint(path), images.classes, training.say)
+    return loading.fitted_weights(model, load_checkpoint(path), images.classes, training.say)
 
 
 def choose_dtype(

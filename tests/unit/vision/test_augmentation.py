@@ -46,14 +46,14 @@ def test_views_depend_only_on_the_generator_and_keep_size_and_mode(form):
 
 def seen_operations(monkeypatch, form, count, **settings):
     """Return the arguments of each operation applied to many images, one tuple for each use."""
-    applied = dict.fromkeys(FORMS[form], ())
+    applied = dict.fromkeys(FORMS[form].arguments, ())
     config = AugmentationConfig(rand_augment=2, rand_augment_form=form, **settings)
 
     def record(name, image, *arguments):
         applied[name] += (arguments,)
         return image
 
-    recorders = {name: partial(record, name) for name in FORMS[form]}
+    recorders = {name: partial(record, name) for name in FORMS[form].arguments}
     monkeypatch.setattr("relu_nmt.vision.transforms.operations", lambda fill: recorders)
     for number in range(count):
         augmented(noise(), config, GRAY, sample_generator(0, 1, number))
@@ -86,7 +86,7 @@ def test_the_original_form_applies_all_operations_and_allows_magnitudes_above_10
     assert set(by_name["posterize"]) == {(6,)}
     assert set(by_name["solarize"]) == {(384,)}
     assert set(by_name["solarize_add"]) == {(165,)}
-    sizes, positions = zip(*by_name["cutout"], strict=True)
+    sizes, positions = zip(*(hole for [hole] in by_name["cutout"]), strict=True)
     assert np.array(sizes) == pytest.approx(60 / 224, abs=5e-4)
     assert len(np.unique(positions, axis=0)) > 100
     assert np.min(positions) >= 0 and (np.max(positions, axis=0) < [16, 12]).all()
@@ -129,7 +129,7 @@ def test_geometric_operations_match_their_definitions():
     assert (sheared[10, 10:] == 128).all()
     turned = values(done["rotate"](image, 180))
     assert np.array_equal(turned, v[::-1, ::-1])
-    hole = values(done["cutout"](image, 2 / 16, np.array([15, 1])))
+    hole = values(done["cutout"](image, (2 / 16, np.array([15, 1]))))
     inside = np.zeros((12, 16), bool)
     inside[0:3, 13:16] = True
     assert (hole[inside] == 128).all() and np.array_equal(hole[~inside], v[~inside])

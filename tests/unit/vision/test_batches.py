@@ -86,7 +86,7 @@ def test_a_set_of_damaged_images_is_read_once_before_the_error(tmp_path):
     messages = []
     transform = ImageTransform(PreprocessingConfig(), 8)
     batches = ImageBatches(
-        images, transform, 2, seed=1, damaged=reporter_of_damaged(messages.append)
+        images, transform, 2, seed=1, report_damaged=reporter_of_damaged(messages.append)
     )
     batches.begin_epoch(1)
     with pytest.raises(DataError, match="2 images in a row are damaged"):

@@ -13,7 +13,7 @@ from relu_nmt.config import to_dict
 from relu_nmt.errors import ConfigError
 from relu_nmt.vision.base import Grid, build_vision_model
 from relu_nmt.vision.config import VisionTransformerConfig, architectures
-from relu_nmt.vision.loading import start_weights
+from relu_nmt.vision.loading import fitted_weights
 from relu_nmt.vision.swin import WindowAttention, Windows, joined_patches
 from tests.tiny import num_parameters
 from tests.unit.vision.families import without_decay
@@ -275,10 +275,10 @@ def test_position_biases_are_interpolated_to_another_window():
     metadata = {"task": {"classes": list("abcde")}, "model_config": to_dict(trained.config)}
     checkpoint = SimpleNamespace(model_tensors=trained.state_dict(), metadata=metadata)
     notes = []
-    weights = start_weights(model, checkpoint, list("abcde"), notes.append)
+    weights = fitted_weights(model, checkpoint, list("abcde"), notes.append)
     size = trained.config.window_size
     assert notes == [f"its position biases of windows of {size} patches are interpolated"]
     model.load_state_dict(weights)
     notes.clear()
-    start_weights(trained, checkpoint, list("abcde"), notes.append)
+    fitted_weights(trained, checkpoint, list("abcde"), notes.append)
     assert not notes
