@@ -26,6 +26,7 @@ MAX_WIDTH = 256
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _MIN_CAPABILITY = (8, 0)
 _MIN_PADDED = 16  # the narrowest operand of a tensor core
+_SUMS = ("total_out", "logs_out", "nonzero_out", "largest_out")  # the kernels' names of RowSums
 _DROPOUT_LEVELS = 1 << 24  # as DROPOUT_BITS of the kernels
 
 
@@ -87,42 +88,53 @@ def _threshold(problem: AttentionProblem) -> int:
 def _arguments(
     problem: AttentionProblem,
     seed: int,
-    inputs: tuple[Tensor, ...],
-    extra: tuple[Tensor | None, ...],
-    outputs: tuple[Tensor, ...],
-) -> tuple[Any, ...]:
-    """Return all arguments of a kernel but the constants that it is compiled for.
+    tokens: dict[str, Tensor],
+    further: dict[str, Tensor | None],
+) -> dict[str, Any]:
+    """Return all arguments of a kernel, by name, but the constants that it is compiled for.
 
-    ``inputs`` are q, k, v, and in the backward pass the gradient of the output. ``extra`` are the
-    further tensors of the kernel, in its order. ``outputs`` are the members of ``extra`` that have
-    strides.
+    ``tokens`` are q, k, v and the other tensors [B, H, N, d] of the kernel, which get strides.
+    ``further`` are its tensors without strides.
     """
-    # The mask of visible keys is [B, Nk] uint8, c is [B or 1, 1, Nq or 1].
-    bias = problem.bias
-    scale = problem.row_scale
+    scale = problem.row_scale  # c, [B or 1, 1, Nq or 1]
     mask = problem.visibility.key_mask
-    if mask is not None:
+    if mask is not None:  # of visible keys, [B, Nk]
         mask = mask.contiguous().view(torch.uint8)
-    # Codes and table of the bias, with a stride of 0 for codes that all samples share.
-    tensors: tuple[Tensor | None, ...] = (None, None, None)
-    numbers: tuple[int, ...] = (0, 0, 0, 0)
-    if bias is not None:
-        codes = bias.query_codes, bias.key_codes
-        tensors = (bias.table, *codes)
-        batches = (x.size(1) if x.size(0) > 1 else 0 for x in codes)
-        numbers = (bias.zero, bias.table.size(1), *batches)
-    # Tensors, their strides, then numbers, in the order of the kernels.
     threshold = _threshold(problem)
-    return (
-        *(*inputs, scale, mask, problem.visibility.key_bounds, *tensors, *extra),
-        *(stride for x in (*inputs, *outputs) for stride in x.stride()[:3]),
-        scale.stride(0) if scale.size(0) > 1 else 0,
-        scale.stride(2) if scale.size(2) > 1 else 0,
-        mask.stride(0) if mask is not None and mask.size(0) > 1 else 0,
-        *numbers,
-        *(seed, threshold, _DROPOUT_LEVELS / (_DROPOUT_LEVELS - threshold)),
-        *(inputs[0].size(1), inputs[0].size(2), inputs[1].size(2)),
-    )
+    arguments: dict[str, Any] = {
+        **tokens,
+        **further,
+        "scale": scale,
+        "scale_batch": _stride(scale, 0),
+        "scale_stride": _stride(scale, 2),
+        "key_mask": mask,
+        "mask_batch": _stride(mask, 0),
+        "key_bounds": problem.visibility.key_bounds,
+        "seed": seed,
+        "threshold": threshold,
+        "keep_scale": _DROPOUT_LEVELS / (_DROPOUT_LEVELS - threshold),
+        "heads": tokens["q"].size(1),
+        "num_queries": tokens["q"].size(2),
+        "num_keys": tokens["k"].size(2),
+        # Of no bias.
+        **dict.fromkeys(("bias", "query_codes", "key_codes")),
+        **dict.fromkeys(("bias_stride", "zero", "query_code_batch", "key_code_batch"), 0),
+    }
+    for name, x in tokens.items():
+        for axis, stride in zip(("batch", "head", "stride"), x.stride(), strict=False):
+            arguments[f"{name}_{axis}"] = stride
+    bias = problem.bias
+    if bias is not None:
+        arguments |= {"bias": bias.table, "bias_stride": bias.table.size(1), "zero": bias.zero}
+        arguments |= {"query_codes": bias.query_codes, "key_codes": bias.key_codes}
+        arguments["query_code_batch"] = _stride(bias.query_codes, 0)
+        arguments["key_code_batch"] = _stride(bias.key_codes, 0)
+    return arguments
+
+
+def _stride(x: Tensor | None, axis: int) -> int:
+    """Return the stride of an axis, 0 if all share its only entry."""
+    return 0 if x is None or x.size(axis) == 1 else x.stride(axis)
 
 
 def _constants(problem: AttentionProblem, q: Tensor, v: Tensor) -> dict[str, Any]:
@@ -164,25 +176,26 @@ class _PointwiseAttention(torch.autograd.Function):
         ctx.problem = problem
         ctx.seed = seed
         out = _empty_like_tokens(v, q.size(2))
-        rows = problem.need.any_statistics
+        has_sums = problem.need.any_statistics
+        has_logs = has_sums and problem.attention.map.non_negative
         telemetry = problem.need.telemetry
-        logs = rows and problem.attention.map.non_negative
         sums = [
-            q.new_empty(q.shape[:3], dtype=torch.float32) if has_sum else None
-            for has_sum in (rows, logs, telemetry, telemetry)
+            q.new_empty(q.shape[:3], dtype=torch.float32) if is_needed else None
+            for is_needed in (has_sums, has_logs, telemetry, telemetry)
         ]
-        arguments = _arguments(problem, seed, (q, k, v), (out, *sums), (out,))
+        further = dict(zip(_SUMS, sums, strict=True))
+        arguments = _arguments(problem, seed, {"q": q, "k": k, "v": v, "out": out}, further)
         constants = {
             **_constants(problem, q, v),
-            "SUMS": rows,
-            "LOGS": logs,
+            "SUMS": has_sums,
+            "LOGS": has_logs,
             "TELEMETRY": telemetry,
+            # Scale first in float16, which unscaled weights may overflow.
+            "SCALE_FIRST": v.dtype == torch.float16,
         }
-        # Scale first in float16, which unscaled weights may overflow.
-        constants["SCALE_FIRST"] = v.dtype == torch.float16
 
         def launch(blocks: BlockSizes) -> None:
-            _run(forward_kernel, q.size(2), blocks.rows, arguments, constants, blocks, q)
+            _run(forward_kernel, q.size(2), blocks.rows, arguments | constants, blocks)
 
         launch(_blocks("forward", launch, q, k, v, problem)[0])
         # Leave missing gradients None, so that the kernels leave them out.
@@ -198,31 +211,32 @@ class _PointwiseAttention(torch.autograd.Function):
         q, k, v = ctx.saved_tensors
         if do is None:  # the loss depends on the sums only
             do = v.new_zeros(()).expand(*q.shape[:3], v.size(3))
-        sums = [None if g is None else g.float().contiguous() for g in (grad_total, grad_logs)]
-        inputs = q, k, v, _rows_in_one_piece(do)
+        sums = {"grad_total": grad_total, "grad_logs": grad_logs}
+        sums = {name: None if g is None else g.float().contiguous() for name, g in sums.items()}
+        inputs = {"q": q, "k": k, "v": v, "do": _rows_in_one_piece(do)}
         return *_gradients(ctx.problem, ctx.seed, inputs, sums, ctx.needs_input_grad[3]), None, None
 
 
 def _gradients(
     problem: AttentionProblem,
     seed: int,
-    inputs: tuple[Tensor, Tensor, Tensor, Tensor],
-    grad_sums: list[Tensor | None],
+    inputs: dict[str, Tensor],
+    grad_sums: dict[str, Tensor | None],
     bias_grad: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Return the gradients of q, k, v and the table of the bias.
 
-    The inputs are q, k, v and the gradient of the outputs. Two passes, by rows for q and by columns
-    for k and v, compute scores and weight gradients twice. One fused pass computes them once and
-    adds up the gradient of q atomically, in an order that varies. It is used where it is measured
-    to be faster, unless PyTorch must be deterministic. Only the pass by rows has the gradient of a
-    bias.
+    The inputs are q, k, v and the gradient of the outputs, ``do``. Two passes, by rows for q and by
+    columns for k and v, compute scores and weight gradients twice. One fused pass computes them
+    once and adds up the gradient of q atomically, in an order that varies. It is used where it is
+    measured to be faster, unless PyTorch must be deterministic. Only the pass by rows has the
+    gradient of a bias.
     """
     from relu_nmt.attention.kernels.triton_kernels import columns_kernel, rows_kernel
 
-    q, k, v, _ = inputs
+    q, k, v = inputs["q"], inputs["k"], inputs["v"]
     dq, dk, dv = (_empty_like_tokens(x, x.size(2)) for x in (q, k, v))
-    has_total, has_logs = (grad is not None for grad in grad_sums)
+    has_total, has_logs = (grad is not None for grad in grad_sums.values())
     scale_first = has_total or has_logs or v.dtype == torch.float16
     constants = {**_constants(problem, q, v), "TOTAL_GRAD": has_total, "LOGS_GRAD": has_logs}
 
@@ -232,18 +246,21 @@ def _gradients(
         if bias_grad and problem.bias is not None:
             # One table a sample, so that fewer threads wait for the same entry.
             grad_table = problem.bias.table.new_zeros(q.size(0), *problem.bias.table.shape)
-        arguments = _arguments(problem, seed, inputs, (*grad_sums, dq, grad_table), (dq,))
-        settings = {**constants, "SCALE_FIRST": scale_first, "BIAS_GRAD": bias_grad}
-        _run(rows_kernel, q.size(2), blocks.rows, arguments, settings, blocks, q)
+        further = {**grad_sums, "grad_bias": grad_table}
+        arguments = _arguments(problem, seed, {**inputs, "dq": dq}, further)
+        arguments |= {**constants, "SCALE_FIRST": scale_first, "BIAS_GRAD": bias_grad}
+        _run(rows_kernel, q.size(2), blocks.rows, arguments, blocks)
         return None if grad_table is None else grad_table.sum(0)
 
     def by_columns(blocks: BlockSizes, sum_dq: Tensor | None = None) -> None:
         """Write the gradients of k and v. Add dq to ``sum_dq`` [B, H, Nq, d], if given."""
-        arguments = _arguments(problem, seed, inputs, (*grad_sums, sum_dq, dk, dv), (dk, dv))
+        further = {**grad_sums, "dq": sum_dq}
+        arguments = _arguments(problem, seed, {**inputs, "dk": dk, "dv": dv}, further)
         # The scale may vary within a block of rows.
         varying = problem.row_scale.size(2) > 1
-        settings = {**constants, "SCALE_FIRST": varying or scale_first, "FUSED": sum_dq is not None}
-        _run(columns_kernel, dk.size(2), blocks.columns, arguments, settings, blocks, dk)
+        arguments |= {**constants, "SCALE_FIRST": varying or scale_first}
+        arguments["FUSED"] = sum_dq is not None
+        _run(columns_kernel, dk.size(2), blocks.columns, arguments, blocks)
 
     def in_one(blocks: BlockSizes) -> Tensor:
         # Sum in float32, since many blocks add to each row.
@@ -289,23 +306,16 @@ def _blocks(
 
 
 def _run(
-    kernel: Any,
-    length: int,
-    block: int,
-    arguments: tuple[Any, ...],
-    constants: dict[str, Any],
-    blocks: BlockSizes,
-    q: Tensor,
+    kernel: Any, length: int, block: int, arguments: dict[str, Any], blocks: BlockSizes
 ) -> None:
     """Launch a kernel over blocks of ``length`` and all heads of all samples."""
+    q = arguments["q"]
     programs = -(-length // block) * q.size(0) * q.size(1)
     sizes = {"ROWS": blocks.rows, "COLUMNS": blocks.columns, "SKIP": blocks.skip}
     # Launch on the device of the inputs, not on the current one.
     device = torch.cuda.device(q.device) if q.is_cuda else contextlib.nullcontext()
     with device:
-        kernel[(programs,)](
-            *arguments, **constants, **sizes, num_warps=blocks.warps, num_stages=blocks.stages
-        )
+        kernel[(programs,)](**arguments, **sizes, num_warps=blocks.warps, num_stages=blocks.stages)
 
 
 def _any_order() -> bool:
