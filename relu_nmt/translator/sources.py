@@ -232,22 +232,20 @@ class SourceEncoder:
         prefixes: Iterable[str] = request.prefixes or itertools.repeat("")
         forced: Iterable[Sequence[str]] = request.forced or itertools.repeat(())
         numbers = request.numbers or itertools.count(1)
-        banned = self.banned_terms(request.banned, request.match_case, request.inside_words)
+        banned = self.banned_terms(request)
         for line, prefix, terms, number in zip(
             request.lines, prefixes, forced, numbers, strict=False
         ):
+            is_forced = bool(prefix or terms)
             parts = [line]
-            if split is not None and isinstance(line, str) and not prefix and not terms:
+            if split is not None and isinstance(line, str) and not is_forced:
                 pieces = split(line)
                 parts = pieces if len(pieces) > 1 else parts
-            sentences = []
             # Add the line's number to errors.
             with reporting(f"line {number}", caught=DataError):
-                for part in parts:
-                    sentence = self.sentence(
-                        part, prefix, terms, banned, request.ordered, request.inside_words
-                    )
-                    sentences.append(sentence)
+                sentences = [self.sentence(part, banned) for part in parts]
+                if is_forced:
+                    sentences = [self.forcing(sentences[0], prefix, terms, request)]
             # Leave out a part of only invisible characters, which has no tokens.
             with_tokens = [sentence for sentence in sentences if sentence.tokens]
             if len(with_tokens) > 1:
@@ -255,34 +253,38 @@ class SourceEncoder:
             else:
                 yield (with_tokens or sentences)[0]
 
-    def sentence(
-        self,
-        line: str,
-        prefix: str = "",
-        forced: Iterable[str] = (),
-        banned: BannedTerms | None = None,
-        ordered: bool = True,
-        inside_words: bool = False,
-    ) -> SourceSentence:
-        """Return a sentence with prefix and terms as ids. See :class:`TranslationRequest`."""
+    def sentence(self, line: str, banned: BannedTerms | None = None) -> SourceSentence:
+        """Return a sentence as ids."""
         line = self._without_target_code(line)
-        source_text = self.task.source_text
         with self.text_lock:
-            tokens = source_text.encode(line)
-            # Encode the terms, leaving out blank ones, and the prefix.
-            is_blank = not tokens
-            terms = []
-            for term in as_lines(forced):
+            tokens = self.task.source_text.encode(line)
+        return SourceSentence(self.task.source_ids(tokens), tokens, banned=banned)
+
+    def forcing(
+        self,
+        source: SourceSentence,
+        prefix: str,
+        terms: Sequence[str],
+        request: TranslationRequest,
+    ) -> SourceSentence:
+        """Return a sentence with the prefix and the terms of its translation, as ids.
+
+        Raises:
+            DataError: the model cannot write them, or the sentence is blank.
+        """
+        is_blank = not source.tokens
+        ids_of_terms = []
+        with self.text_lock:
+            for term in terms:
                 term_ids = self._forced_ids(term, "term", is_blank)
-                if len(term_ids):
-                    terms.append(tuple(term_ids.tolist()))
+                if len(term_ids):  # leave out blank terms
+                    ids_of_terms.append(tuple(term_ids.tolist()))
             beginning = self._forced_ids(self._without_any_code(prefix), "prefix", is_blank)
-        required = None
-        if terms:
-            texts = None if inside_words else self._symbol_texts
-            required = ForcedTerms(tuple(terms), ordered, texts=texts)
-        ids = self.task.source_ids(tokens)
-        return SourceSentence(ids, tokens, prefix=beginning, forced=required, banned=banned)
+        forced = None
+        if ids_of_terms:
+            texts = None if request.inside_words else self._symbol_texts
+            forced = ForcedTerms(tuple(ids_of_terms), request.ordered, texts=texts)
+        return replace(source, prefix=beginning, forced=forced)
 
     def _without_target_code(self, line: str) -> str:
         """Return a line without the code of the target language (DataError: the code is wrong)."""
@@ -307,16 +309,14 @@ class SourceEncoder:
                 prefix = text.without_code(prefix.lstrip())
         return prefix
 
-    def banned_terms(
-        self, banned: Sequence[str], match_case: bool = False, inside_words: bool = False
-    ) -> BannedTerms | None:
-        """Return banned terms for the search. None: no terms are banned."""
-        if not banned:
+    def banned_terms(self, request: TranslationRequest) -> BannedTerms | None:
+        """Return the banned terms of a request for the search. None: no terms are banned."""
+        if not request.banned:
             return None
-        key = tuple(banned), match_case, inside_words
         with self.text_lock:
+            key = tuple(request.banned), request.match_case, request.inside_words
             if key != self._banned[0]:
-                terms = BannedTerms(self._symbol_texts, banned, match_case, inside_words)
+                terms = BannedTerms(self._symbol_texts, *key)
                 self._banned = key, terms or None
             return self._banned[1]
 

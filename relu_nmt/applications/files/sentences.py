@@ -55,8 +55,8 @@ class SegmentTranslator:
     config: GenerationConfig = field(default_factory=GenerationConfig)
     windows: WindowConfig | None = None  # division of the documents. None: as in training.
     glossary: Mapping[str, str] = field(default_factory=dict)  # target terms by source terms
-    # Further fields of :class:`TranslationRequest` (``banned=["term"]``).
-    request_fields: Mapping[str, Any] = field(default_factory=dict)
+    # A request without lines, whose copies get lines. It may ban terms.
+    template: TranslationRequest = field(default_factory=partial(TranslationRequest, ()))
     # Translates windows, and adds their sentences to ``num_done``. This number can exceed
     # ``num_sentences``, since some are translated twice. None: as the translator does.
     translate_windows: TranslateWindows | None = None
@@ -141,7 +141,8 @@ class SegmentTranslator:
         if self.config.not_for_terms or self.config.free_sentence_count:
             return False
         try:
-            self.translator.sources.sentence(term, forced=[term])
+            sources = self.translator.sources
+            sources.forcing(sources.sentence(term), "", [term], self.template)
         except DataError:
             return False
         return True
@@ -152,14 +153,14 @@ class SegmentTranslator:
         self.num_sentences = len(sentences)
         texts = [sentence.text for sentence in sentences]
         terms = [sentence.terms for sentence in sentences]
-        request = TranslationRequest(
-            texts,
-            [len(texts)],
+        request = replace(
+            self.template,
+            lines=texts,
+            counts=[len(texts)],
             windows=self._windows,
             forced=terms,
             ordered=False,
             split_sentences=False,
-            **self.request_fields,
         )
         lines = self._translated_lines(
             self.translator.sources.encode(request, self.read)

@@ -19,7 +19,7 @@ from relu_nmt.jobs.translate.notes import (
     share,
 )
 from relu_nmt.jobs.translate.settings import TranslateDocumentsSettings
-from relu_nmt.jobs.translate.text import InputText, term_options
+from relu_nmt.jobs.translate.text import InputText
 from relu_nmt.tokenization.sentences import SentenceSplitter, join_texts
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.document_search import SourceDocuments, TranslatedDocuments
@@ -53,15 +53,16 @@ def translate_documents(
             length = ""
         print_notes(about_tabs)
     limit = source_limit(settings.model, translator)
-    options = {"windows": windows, "limit": limit, **term_options(settings)}
+    text.template.windows = windows
+    text.template.limit = limit
     # Divide the lines into sentences if asked. By default, lines that are translated alone are cut.
     split = None
     if settings.split_sentences:
         split = SentenceSplitter(translator.task.source_lang)
-        options["split_sentences"] = False
+        text.template.split_sentences = False
     sentences, documents = _divided(text.lines, split)
     numbers = list(itertools.chain.from_iterable(documents))
-    request = text.request(sentences, numbers, counts=list(map(len, documents)), **options)
+    request = text.request(sentences, numbers, counts=list(map(len, documents)))
     sources = translator.sources.encode(request)
     config = settings.search.resolved(documents=True, workers=0)
     num_searches = len(sources.groups) + sum(len(source.parts[1:]) for source in sources.sentences)

@@ -24,7 +24,7 @@ from relu_nmt.jobs.translate.documents import translate_documents
 from relu_nmt.jobs.translate.model import load_translator
 from relu_nmt.jobs.translate.notes import length_note, print_notes
 from relu_nmt.jobs.translate.settings import TranslateDocumentsSettings
-from relu_nmt.jobs.translate.text import banned_options
+from relu_nmt.jobs.translate.text import banning_request
 
 
 def translate(settings: TranslateDocumentsSettings, *, progress: bool = True) -> None:
@@ -82,10 +82,10 @@ def _segment_translator(settings: TranslateDocumentsSettings) -> SegmentTranslat
         glossary = read_glossary(settings.glossary)
     if glossary:
         settings.search.check_terms()
-    terms = banned_options(settings)
+    template = banning_request(settings)
     translator = load_translator(settings.model)
     windows = settings.windows(translator.max_doc_tokens)
-    return SegmentTranslator(translator, settings.search, windows, glossary, terms)
+    return SegmentTranslator(translator, settings.search, windows, glossary, template)
 
 
 # ------------------------------------------------------------------------- several files

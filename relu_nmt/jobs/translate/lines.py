@@ -18,7 +18,7 @@ from relu_nmt.jobs.translate.line_format import LineFormat
 from relu_nmt.jobs.translate.model import load_translator, source_limit
 from relu_nmt.jobs.translate.notes import LineNotes, limit_note, named_lines, print_notes
 from relu_nmt.jobs.translate.settings import TranslateLinesSettings
-from relu_nmt.jobs.translate.text import InputText, term_options
+from relu_nmt.jobs.translate.text import InputText
 from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.translation.search.translations import SourceSentence, TranslatedLines, Translation
 
@@ -60,14 +60,14 @@ class _LineTranslation:
         self._translator = load_translator(settings.model, settings.data)
         limit = source_limit(settings.model, self._translator)
         self._format = LineFormat(self._translator.task, settings.model, settings.search)
-        self._options = {"limit": limit, **term_options(settings)}
+        self._input = InputText(settings, settings.input)
+        self._input.template.limit = limit
         if settings.attention_pictures is not None:
             # A picture shows the attention of a whole line.
-            self._options["split_sentences"] = False
+            self._input.template.split_sentences = False
         else:
             # Refuse a missing library for --split-sentences before the first line.
             self._translator.sources.splitter(settings.split_sentences)
-        self._input = InputText(settings, settings.input)
         self.texts: list[str] = []
         self.at_limit: list[int] = []
         self.notes = LineNotes(limit, settings.split_sentences)
@@ -90,7 +90,7 @@ class _LineTranslation:
             # Compare the prefixes with the lines so far, since their total is not known yet.
             text.check_prefixes(is_complete=False)
             numbers = range(begin, len(text.lines))
-            request = text.request(text.lines[begin:], numbers, **self._options)
+            request = text.request(text.lines[begin:], numbers)
             sources = self._translator.sources.encode(request)
             self.notes.missing_splitter = sources.note or self.notes.missing_splitter
             lengths: list[int] = []
@@ -115,16 +115,12 @@ class _LineTranslation:
     def _add(self, number: int, source: SourceSentence, translations: list[Translation]) -> None:
         """Keep the best translation of a line, and print its translations."""
         self.notes.add(number, source)
-        # A line that is too long is marked. All other lines get pictures.
         limit = self.notes.limit
         if limit.refuses(source):
-            if not limit.truncate:
+            if not limit.truncate:  # mark the line
                 translations = list(map(_untranslated, translations))
         elif self._settings.attention_pictures is not None and source.tokens:
-            ids = translations[0].hypothesis.ids
-            path = Path(self._settings.attention_pictures, f"{number}.svg")
-            self._translator.attention_at(LAST_CROSS, source, ids).save(path)
-            self._pictures.append(path)
+            self._draw(self._settings.attention_pictures, number, source, translations[0])
         best = translations[0]
         self.texts.append(best.text)
         if best.reached_limit:
@@ -133,6 +129,15 @@ class _LineTranslation:
             if number == 0:
                 print_notes(_length_note(self._translator.max_doc_tokens))
             print("\n".join(self._printed(number, source, translations)))
+
+    def _draw(
+        self, folder: str, number: int, source: SourceSentence, translation: Translation
+    ) -> None:
+        """Draw the attention of a translation."""
+        path = Path(folder, f"{number}.svg")
+        ids = translation.hypothesis.ids
+        self._translator.attention_at(LAST_CROSS, source, ids).save(path)
+        self._pictures.append(path)
 
     def _printed(
         self, number: int, source: SourceSentence, translations: list[Translation]

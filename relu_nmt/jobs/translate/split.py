@@ -37,7 +37,7 @@ from relu_nmt.jobs.translate.line_format import LineFormat
 from relu_nmt.jobs.translate.model import load_translator, source_limit
 from relu_nmt.jobs.translate.notes import length_note, limit_note, share
 from relu_nmt.jobs.translate.settings import TranslateSplitSettings as Settings
-from relu_nmt.jobs.translate.text import banned_options
+from relu_nmt.jobs.translate.text import banning_request
 from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.translation.search.document_search import SourceDocuments, TranslatedDocuments
 from relu_nmt.translation.search.translations import Line, SourceSentence, Translation
@@ -171,7 +171,7 @@ class _Run:
         self._task = translator.task
         self._limit = source_limit(settings.model, translator)
         self._lines = LineFormat(self._task, settings.model, settings.search)
-        self._banned = translator.sources.banned_terms(**banned_options(settings))
+        self._banned = translator.sources.banned_terms(banning_request(settings))
         # Choose the windows for the whole split, then keep the shard. Windows before the shard are
         # only counted, for the numbers of the lines.
         self._split = self._task.load_split(settings.gen_subset)

@@ -1,7 +1,7 @@
 """Raw text to translate: its lines with their prefixes and terms."""
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
 
 from relu_nmt.errors import DataError, counted
 from relu_nmt.io.plain_text import MOST_LINES, refuse_markup
@@ -17,6 +17,7 @@ class InputText:
     Attributes:
         lines: the lines so far, without the terms behind their tabs.
         terms: the forced terms of each line.
+        template: a request without lines, which all requests are copies of.
     """
 
     def __init__(self, settings: TermOptions, origin: str, lines: Sequence[str] = ()) -> None:
@@ -26,6 +27,11 @@ class InputText:
         self._origin = named_input(origin)
         self._beginning: list[str] = []  # the first lines, to look for markup
         self.add(lines)
+        self.template = replace(
+            banning_request(settings),
+            ordered=settings.constraints != "unordered",
+            split_sentences=settings.split_sentences,
+        )
         self._prefixes = None
         if settings.prefixes is not None:
             self._prefixes = read_lines(settings.prefixes)
@@ -72,34 +78,27 @@ class InputText:
             )
 
     def request(
-        self, sentences: Sequence[str], numbers: Sequence[int], **options: Any
+        self,
+        sentences: Sequence[str],
+        numbers: Sequence[int],
+        counts: Sequence[int] | None = None,
     ) -> TranslationRequest:
         """Return a request for sentences of the lines with these numbers, from 0."""
-        return TranslationRequest(
-            sentences,
+        return replace(
+            self.template,
+            lines=sentences,
+            counts=counts,
             prefixes=[self.prefix(number) for number in numbers],
             forced=[self.terms[number] for number in numbers],
             numbers=[number + 1 for number in numbers],
-            **options,
         )
 
 
-def term_options(settings: TermOptions) -> dict[str, Any]:
-    """Return the fields of a request that are the same for all lines."""
-    return {
-        "ordered": settings.constraints != "unordered",
-        "split_sentences": settings.split_sentences,
-        **banned_options(settings),
-    }
-
-
-def banned_options(settings: BannedTermOptions) -> dict[str, Any]:
-    """Return the fields of a request that ban terms."""
+def banning_request(settings: BannedTermOptions) -> TranslationRequest:
+    """Return a request without lines that bans the terms of the settings."""
     banned: Sequence[str] = ()
     if settings.banned_terms is not None:
         banned = read_lines(settings.banned_terms)
-    return {
-        "banned": banned,
-        "match_case": settings.match_case,
-        "inside_words": settings.inside_words,
-    }
+    return TranslationRequest(
+        (), banned=banned, match_case=settings.match_case, inside_words=settings.inside_words
+    )

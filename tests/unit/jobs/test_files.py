@@ -4,6 +4,7 @@ import pytest
 
 from relu_nmt.cli.translate_document import main
 from relu_nmt.jobs.translate import files
+from relu_nmt.translator import TranslationRequest
 from tests.unit.applications.serving.served_models import make_translator
 
 
@@ -30,13 +31,11 @@ def test_a_flag_without_effect_is_refused(file, flags, message, capsys):
 def test_terms_inside_words_count_in_files_with_markup(tmp_path, monkeypatch):
     requests = []
     monkeypatch.setattr(files, "load_translator", lambda _: make_translator())
-    monkeypatch.setattr(
-        files, "translate_file", lambda *parts: requests.append(parts[2].request_fields)
-    )
+    monkeypatch.setattr(files, "translate_file", lambda *parts: requests.append(parts[2].template))
     (tmp_path / "banned").write_text("big\n")
     words = [str(tmp_path / "page.html"), "--path", "any", "--inside-words"]
     assert main([*words, "--banned-terms", str(tmp_path / "banned")]) == 0
-    assert requests == [{"banned": ["big"], "match_case": False, "inside_words": True}]
+    assert requests == [TranslationRequest((), banned=["big"], inside_words=True)]
 
 
 # ------------------------------------------------------------------------- several files

@@ -10,7 +10,7 @@ from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.translation.search.generator import Generator
 from relu_nmt.translation.search.translations import Hypothesis
-from relu_nmt.translator import Translator
+from relu_nmt.translator import TranslationRequest, Translator
 from relu_nmt.translator.sources import SourceEncoder
 from tests.tiny import tiny_task
 from tests.unit.translator.models import (
@@ -177,10 +177,15 @@ def test_a_typed_code_before_a_prefix_is_the_code_of_the_model(side, code, other
     task = tiny_task(["das", "Haus", "the", code])
     text = replace(getattr(task, f"{side}_text"), first_symbol=code)
     sources = SourceEncoder(replace(task, **{f"{side}_text": text}))
-    prefix = sources.sentence("das Haus", prefix="the").prefix
-    assert sources.sentence("das Haus", prefix=f" {code} the").prefix.tolist() == prefix.tolist()
+
+    def prefix_of(prefix):
+        request = TranslationRequest(["das Haus"], prefixes=[prefix])
+        [sentence] = sources.sentences(request)
+        return sentence.prefix.tolist()
+
+    assert prefix_of(f" {code} the") == prefix_of("the")
     with pytest.raises(DataError, match=f"begins with {other}, but the model is for {code}"):
-        sources.sentence("das Haus", prefix=f"{other} the")
+        prefix_of(f"{other} the")
 
 
 def test_a_generator_of_lines_and_a_set_of_banned_words_are_taken(translator):

@@ -239,7 +239,7 @@ def test_a_single_text_in_place_of_a_list_is_an_error(translator):
         with pytest.raises(DataError, match="a list of lines is wanted, not one text"):
             translator.translate_documents([["das"]], **option)
     with pytest.raises(DataError, match=r"not one text \('a b'\)"):
-        translator.sources.sentence("das", forced="a b")
+        translator.translate(["das"], forced=["a b"])
 
 
 @pytest.mark.parametrize("wrong", [None, 1, b"das", ["das"], "das \ud800"])
