@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from relu_nmt.translation.search import symbol_texts
-from relu_nmt.translation.search.forced_terms import ForcedTerms, TermTracker
+from relu_nmt.translation.search.forced_terms import TermProgress, TermTracker
 from relu_nmt.translation.search.step_rules import OutputBudget, StepRule, forbid, states_of_parents
 
 
@@ -215,7 +215,7 @@ class TermBans(StepRule):
         shape = log_probs.shape[:2]
         last = self._budget.ends_next(step, log_probs).expand(shape).tolist()
         if self._tracker is not None:
-            rooms = self._budget.room(step, log_probs).expand(shape).tolist()
+            rooms = self._budget.tokens_left(step, log_probs).expand(shape).tolist()
             for row, beam, progress in self._tracker:
                 last[row][beam] |= progress.num_missing > max(0, rooms[row][beam] - 3)
         return last
@@ -243,7 +243,7 @@ class TermBans(StepRule):
     def advance(self, parents: Tensor, tokens: Tensor) -> None:
         """Append the tokens [B, K] to beams ``parents`` [B, K], before the forced terms advance."""
         chosen = tokens.tolist()
-        forced: list[list[ForcedTerms]] = [[] for _ in self._endings]
+        forced: list[list[TermProgress]] = [[] for _ in self._endings]
         if self._tracker is not None:
             forced = states_of_parents(self._tracker.rows, parents)
         for row, endings in enumerate(states_of_parents(self._endings, parents)):

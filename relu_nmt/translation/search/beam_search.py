@@ -1,6 +1,5 @@
 """The search of one batch: all beams advance by one token per step, and none is copied."""
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +13,13 @@ from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.constraints import TokenConstraints
 from relu_nmt.translation.search.forced_terms import share_among_terms
 from relu_nmt.translation.search.scoring import Outputs, Scorer
-from relu_nmt.translation.search.selection import Continuations, best_of_groups, draw, draw_uniforms
+from relu_nmt.translation.search.selection import (
+    Beams,
+    Candidates,
+    best_of_groups,
+    draw,
+    draw_uniforms,
+)
 from relu_nmt.translation.search.step_rules import OutputBudget
 from relu_nmt.translation.search.translations import Hypothesis
 
@@ -82,7 +87,7 @@ class BeamSearch:
         totals = torch.full((len(ids), config.beam), -torch.inf, device=device)
         totals[:, :: self._group_size] = 0.0
         tokens = torch.full_like(totals, constraints.budget.eos_index, dtype=torch.int64)
-        self._beams = Continuations(tokens, torch.zeros_like(tokens), totals)
+        self._beams = Beams(tokens, torch.zeros_like(tokens), totals)
         self._is_live = None if self._group_size == 1 else totals == 0  # [B, K]
         self._history = SearchHistory(config, constraints.budget, self._num_groups, device)
         # The sentences of the rows, all unfinished.
@@ -99,50 +104,27 @@ class BeamSearch:
 
     def advance(self, scores: NextTokenScores) -> None:
         """Choose the continuations of the beams by the scores of the next tokens."""
-        config = self._config
-        step = self._step
-        weights = scores.weights
         self._refuse_undefined(scores)
         # Forbid tokens, then choose the best continuations, including those that end.
         candidates = self._candidates(scores)
         ends = candidates.tokens == self._constraints.budget.eos_index
         any_ends = bool(ends.any())
-        # Sum the attention of all tokens, [B, K, S].
-        attention = None
-        if self._scorer.needs_attention and weights is not None:
-            attention = weights.float()
-            if self._beams.attention is not None:
-                attention = self._beams.attention + attention
+        attention = self._attention_with(scores.weights)
         beams = self._continue(candidates, ends, any_ends, attention)
-        # Record the step, with the source word that got most attention, [B, K].
-        aligned = None
-        if config.wants_alignment and weights is not None:
-            aligned = strongest_words(weights, self._is_word)
-        self._history.append(self._sentences, beams, aligned)
+        self._record(beams, scores.weights)
         if any_ends:
             self._finish(candidates, ends, attention)
             self._has_ended = True
-        # Store sentences that are done. Check this even if nothing ends now, since live hypotheses
-        # can fall behind, and a result must not depend on the ends in other sentences.
+        # Check this even if nothing ends now, since live hypotheses can fall behind, and a result
+        # must not depend on the ends in other sentences.
         if self._has_ended:
-            done = self._done(beams).cpu().numpy() & self._unfinished
-            if done.any():
-                rows = torch.from_numpy(np.flatnonzero(done)).to(beams.tokens.device)
-                self._history.store(self._sentences[done], rows)
-                self._unfinished &= ~done
-                beams = self._without_done(beams)
-        self._step = step + 1
-        self.is_done = not self._unfinished.any() or step == self._last_step
+            beams = self._store_done(beams)
+        self.is_done = not self._unfinished.any() or self._step == self._last_step
+        self._step += 1
         if self.is_done:
             self.num_live = 0
-            return
-        self._is_live = self._count_live(beams.totals)
-        # Let the states follow the chosen beams. The only beam of a group continues itself.
-        if self._group_size > 1:
-            for state in self._states:
-                state.reorder(beams.parents)
-        self._constraints.advance(beams.parents, beams.tokens)
-        self._beams = beams
+        else:
+            self._follow(beams)
 
     def results(self) -> list[list[Hypothesis]]:
         """Return each sentence's n best hypotheses without context (ConfigError: it has none)."""
@@ -175,7 +157,7 @@ class BeamSearch:
             sentence = self.ids[self._sentences[is_wrong][0]]
             raise ConfigError(f"sentence {sentence}: no possible output; {NOT_FINITE}")
 
-    def _candidates(self, scores: NextTokenScores) -> Continuations:
+    def _candidates(self, scores: NextTokenScores) -> Candidates:
         """Return the best continuations of each group of beams, including those that end."""
         config = self._config
         totals = self._beams.totals
@@ -192,26 +174,30 @@ class BeamSearch:
             )
         else:
             sums, parents, tokens = scores.best_continuations(totals, 2 * config.beam)  # [B, 2K]
-            candidates = Continuations(tokens[:, None], parents[:, None], sums[:, None])
+            candidates = Candidates(tokens[:, None], parents[:, None], sums[:, None])
         if self._constraints.terms is not None:
             share_among_terms(candidates, scores, totals, self._constraints.terms)
         # Drop candidates behind the best one of their group: Freitag and Al-Onaizan 2017, "Beam
         # search strategies for neural machine translation", Eq. 1, with exp(-threshold).
         if config.beam_threshold is not None:
             behind = candidates.totals < candidates.totals[:, :, :1] - config.beam_threshold
-            candidates = replace(
-                candidates, totals=candidates.totals.masked_fill(behind, -torch.inf)
-            )
+            totals = candidates.totals.masked_fill(behind, -torch.inf)
+            candidates = candidates._replace(totals=totals)
         return candidates
 
+    def _attention_with(self, weights: Tensor | None) -> Tensor | None:
+        """Return the attention of all tokens and of the next one [B, K, S], if scores need it."""
+        if not self._scorer.needs_attention or weights is None:
+            return None
+        attention = weights.float()
+        return attention if self._beams.attention is None else self._beams.attention + attention
+
     def _continue(
-        self, candidates: Continuations, ends: Tensor, any_ends: bool, attention: Tensor | None
-    ) -> Continuations:
+        self, candidates: Candidates, ends: Tensor, any_ends: bool, attention: Tensor | None
+    ) -> Beams:
         """Choose in every group the k best candidates that have not ended."""
         size = self._group_size
-        tokens = candidates.tokens
-        parents = candidates.parents
-        totals = candidates.totals
+        tokens, parents, totals = candidates
         if any_ends:
             # Candidates come best first. Move the ended ones behind all others.
             count = ends.size(2)
@@ -227,9 +213,16 @@ class BeamSearch:
         # Give dead beams a harmless token, which keeps their sentences short.
         if self._constraints.idle_token is not None:
             tokens = tokens.masked_fill(totals == -torch.inf, self._constraints.idle_token)
-        return Continuations(tokens, parents, totals, of_beams(attention, parents))
+        return Beams(tokens, parents, totals, of_beams(attention, parents))
 
-    def _finish(self, candidates: Continuations, ends: Tensor, attention: Tensor | None) -> None:
+    def _record(self, beams: Beams, weights: Tensor | None) -> None:
+        """Record the step, with the source word that got most attention, [B, K]."""
+        aligned = None
+        if self._config.wants_alignment and weights is not None:
+            aligned = strongest_words(weights, self._is_word)
+        self._history.append(self._sentences, beams, aligned)
+
+    def _finish(self, candidates: Candidates, ends: Tensor, attention: Tensor | None) -> None:
         """Store the hypotheses that end now and are among the best k candidates of their group."""
         # Ended candidates among the first k of each group, [B, G, k].
         size = self._group_size
@@ -249,7 +242,27 @@ class BeamSearch:
         outputs = Outputs(totals, self._lengths(num_tokens), attention, self._is_word)
         return self._scorer.score(outputs).masked_fill(totals == -torch.inf, -torch.inf)
 
-    def _done(self, beams: Continuations) -> Tensor:
+    def _store_done(self, beams: Beams) -> Beams:
+        """Store the sentences that are done. Return the beams that stay."""
+        done = self._done(beams).cpu().numpy() & self._unfinished
+        if not done.any():
+            return beams
+        rows = torch.from_numpy(np.flatnonzero(done)).to(beams.tokens.device)
+        self._history.store(self._sentences[done], rows)
+        self._unfinished &= ~done
+        return self._without_done(beams)
+
+    def _follow(self, beams: Beams) -> None:
+        """Let states and constraints follow the chosen beams."""
+        self._is_live = self._count_live(beams.totals)
+        # The only beam of a group continues itself.
+        if self._group_size > 1:
+            for state in self._states:
+                state.reorder(beams.parents)
+        self._constraints.advance(beams.parents, beams.tokens)
+        self._beams = beams
+
+    def _done(self, beams: Beams) -> Tensor:
         """Return which sentences are done in all groups of beams, bool [B]."""
         num_groups = self._num_groups
         rule = self._config.stop_rule
@@ -272,7 +285,7 @@ class BeamSearch:
             done |= full & (scores.unflatten(1, (num_groups, -1)).amax(2) <= to_beat)
         return done.all(1)
 
-    def _without_done(self, beams: Continuations) -> Continuations:
+    def _without_done(self, beams: Beams) -> Beams:
         """Drop the sentences that are done if they are many. Return the beams that stay."""
         mask = self._unfinished
         if not mask.any() or mask.mean() >= 1 - MOST_DONE:
@@ -309,12 +322,10 @@ def of_beams(attention: Tensor | None, parents: Tensor) -> Tensor | None:
 
 
 class _Step(NamedTuple):
-    """The beams [B, K] that one step chose."""
+    """The beams that one step chose, without attention."""
 
     row_of: np.ndarray  # the row of each sentence of the batch, [N]. -1 if it is done
-    tokens: Tensor
-    parents: Tensor
-    totals: Tensor
+    beams: Beams
     alignment: Tensor | None  # source position of the strongest attention, -1 for none
 
 
@@ -344,14 +355,14 @@ class SearchHistory:
         self._totals = torch.zeros(shape, device=device)  # log-probabilities
         self._origins = torch.zeros(shape, dtype=torch.int64, device=device)  # step * K + beam
 
-    def append(self, sentences: np.ndarray, beams: Continuations, alignment: Tensor | None) -> None:
+    def append(self, sentences: np.ndarray, beams: Beams, alignment: Tensor | None) -> None:
         """Record the beams of one step for the rows of these sentences [B].
 
         ``alignment`` [B, K]: the source position that each **parent** beam attended to, or -1.
         """
         row_of = np.full(len(self._limits), -1, dtype=np.int64)
         row_of[sentences] = np.arange(len(sentences))
-        self._steps.append(_Step(row_of, beams.tokens, beams.parents, beams.totals, alignment))
+        self._steps.append(_Step(row_of, beams._replace(attention=None), alignment))
 
     def finish(self, step: int, totals: Tensor, parents: Tensor, scores: Tensor) -> None:
         """Merge in the hypotheses [B, G, M] that end at ``step``. A total of -inf means none."""
@@ -436,9 +447,9 @@ class SearchHistory:
             if inside.any():
                 rows = step.row_of[sentences[inside]]
                 chosen = beams[inside]
-                tokens[inside, t] = step.tokens.cpu().numpy()[rows, chosen]
-                totals[inside, t] = step.totals.cpu().numpy()[rows, chosen]
-                beams[inside] = step.parents.cpu().numpy()[rows, chosen]
+                tokens[inside, t] = step.beams.tokens.cpu().numpy()[rows, chosen]
+                totals[inside, t] = step.beams.totals.cpu().numpy()[rows, chosen]
+                beams[inside] = step.beams.parents.cpu().numpy()[rows, chosen]
             # The parent beam attended while it chose the token, or the end symbol.
             if alignment is not None and step.alignment is not None:
                 reached = steps >= t

@@ -179,7 +179,7 @@ class SentenceCount(StepRule):
                 ended = ended & ~budget.is_single
             budget.allow_only(budget.eos_index, log_probs, ended)
         if step >= self._first_limit:
-            is_full = (budget.room(step, log_probs) <= 0) & (left > 0)
+            is_full = (budget.tokens_left(step, log_probs) <= 0) & (left > 0)
             where = is_full & budget.is_begun(step, log_probs)
             budget.allow_only(budget.separator, log_probs, where)
 
@@ -192,8 +192,8 @@ class SentenceLength(StepRule):
 
     def apply(self, log_probs: Tensor, step: int) -> None:
         budget = self._budget
-        assert budget.sentence_room is not None, "sentences are limited"
-        is_full = budget.sentence_room <= 0
+        assert budget.sentence_tokens_left is not None, "sentences are limited"
+        is_full = budget.sentence_tokens_left <= 0
         if budget.sentences_left is not None:
             is_full = is_full & (budget.sentences_left > 0)
         where = is_full & budget.is_begun(step, log_probs)
@@ -295,11 +295,11 @@ class TokenConstraints:
             device=prefixes.device,
         )
         pad_index = symbols.pad_index
-        _make_room(budget, sources, prefixes, pad_index, most_tokens)
+        budget.limits = _raised_limits(budget, sources, prefixes, pad_index, most_tokens)
         # The number of sentences decides where the end is.
         if budget.sentences_left is not None:
             prefixes = prefixes.masked_fill(prefixes == symbols.eos_index, pad_index)
-        self.idle_token = None if budget.sentence_room is None else budget.separator
+        self.idle_token = None if budget.sentence_tokens_left is None else budget.separator
         self.terms = None
         if has_terms:
             self.terms = TermTracker([source.forced for source in sources], config.beam, budget)
@@ -338,7 +338,7 @@ class TokenConstraints:
         rules.append(Prefixes(prefixes, pad_index, num_free, budget))
         if budget.sentences_left is not None:
             rules.append(SentenceCount(budget))
-        if budget.sentence_room is not None:
+        if budget.sentence_tokens_left is not None:
             rules.append(SentenceLength(budget))
         rules.append(LongestOutput(budget))
         return rules
@@ -383,37 +383,38 @@ def _counts(numbers: Iterable[int]) -> np.ndarray:
     return np.fromiter(numbers, dtype=np.int64)
 
 
-def _make_room(
+def _raised_limits(
     budget: OutputBudget,
     sources: Sequence[SourceSentence],
     prefixes: Tensor,
     pad_index: int,
     most_tokens: int | None,
-) -> None:
-    """Raise the limits so that all sentences, prefixes and terms fit (ConfigError: they cannot)."""
+) -> np.ndarray:
+    """Return limits with room for all sentences, prefixes and terms (ConfigError: none fit)."""
     forced = prefixes.cpu().numpy()
-    num_sentences = np.zeros_like(budget.limits)
-    room = np.zeros_like(budget.limits)
+    limits = budget.limits
+    num_sentences = np.zeros_like(limits)
     if budget.sentences_left is not None:
         # Leave room for all separators and for the other tokens of the context.
         num_sentences = budget.sentences_left[:, 0].cpu().numpy()
         in_context = np.arange(forced.shape[1]) < budget.context_sizes[:, None]
-        room = num_sentences + budget.context_sizes
-        room -= ((forced == budget.separator) & in_context).sum(1)
+        num_in_context = ((forced == budget.separator) & in_context).sum(1)
+        limits = np.maximum(limits, num_sentences + budget.context_sizes - num_in_context)
     # With prefixes or terms, leave room for all forced tokens and all separators.
     num_terms = _counts(source.num_forced for source in sources)
     is_forced = num_terms + _counts(len(source.prefix) for source in sources) > 0
-    needed = num_terms + num_sentences + (forced != pad_index).sum(1)
-    budget.limits = np.maximum(budget.limits, np.maximum(room, needed * is_forced))
+    num_needed = num_terms + num_sentences + (forced != pad_index).sum(1)
+    limits = np.where(is_forced, np.maximum(limits, num_needed), limits)
     # A source without separator ends at the longest sentence that the models can write.
-    if budget.is_single is not None and budget.sentence_room is not None:
+    if budget.is_single is not None and budget.sentence_tokens_left is not None:
         is_single = budget.is_single[:, 0].cpu().numpy()
-        shorter = np.minimum(budget.limits, budget.sentence_room[:, 0].cpu().numpy())
-        budget.limits = np.where(is_single, shorter, budget.limits)
-    longest = int(budget.limits.max(initial=0))
+        shorter = np.minimum(limits, budget.sentence_tokens_left[:, 0].cpu().numpy())
+        limits = np.where(is_single, shorter, limits)
+    longest = int(limits.max(initial=0))
     if most_tokens is not None and longest >= most_tokens:
         raise ConfigError(
             f"{longest} tokens are needed for the sentences to translate at once, or for "
             f"prefixes and forced terms, but the model can write {most_tokens - 1}; give a "
             "smaller --max-doc-tokens, shorter prefixes or fewer terms"
         )
+    return limits

@@ -1,7 +1,7 @@
-"""Continuations of hypotheses, and the choice among them by groups of beams or by draws."""
+"""Candidates that continue hypotheses, and the choice among them by groups of beams or by draws."""
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -11,27 +11,35 @@ from relu_nmt.io.memory import require_memory
 from relu_nmt.translation.next_token_scores import NextTokenScores
 
 
-@dataclass(frozen=True)
-class Continuations:
-    """Hypotheses with their newest token: candidates in groups of beams, or the chosen K beams."""
+class Candidates(NamedTuple):
+    """Continuations of hypotheses, from which the beams are chosen, best first in each group."""
 
-    tokens: Tensor  # the newest token, int64 [B, G, C] of candidates, best first, or [B, K]
-    parents: Tensor  # the beam 0 .. K-1 that each continues, likewise
-    totals: Tensor  # log-probability with that token, likewise. -inf: no hypothesis
+    tokens: Tensor  # the newest token, int64 [B, G, C]
+    parents: Tensor  # the beam 0 .. K-1 that each continues, int64 [B, G, C]
+    totals: Tensor  # log-probability with that token, [B, G, C]. -inf: no hypothesis
+
+
+class Beams(NamedTuple):
+    """The hypotheses that go on, with their newest token."""
+
+    tokens: Tensor  # the newest token, int64 [B, K]
+    parents: Tensor  # the beam 0 .. K-1 that each continues, int64 [B, K]
+    totals: Tensor  # log-probability, [B, K]. -inf: no hypothesis
     # Sum of the attention of all tokens, [B, K, S], if the scorer needs it.
     attention: Tensor | None = None
 
-    def keep(self, rows: Tensor) -> "Continuations":
+    def keep(self, rows: Tensor) -> "Beams":
         """Return the hypotheses of the sentences in these rows [B']."""
-        tensors: dict[str, Any] = {}
-        for name, tensor in vars(self).items():
-            tensors[name] = None if tensor is None else tensor.index_select(0, rows)
-        return Continuations(**tensors)
+        attention = self.attention
+        if attention is not None:
+            attention = attention.index_select(0, rows)
+        tokens, parents, totals = (column.index_select(0, rows) for column in self[:3])
+        return Beams(tokens, parents, totals, attention)
 
 
 def best_of_groups(
     scores: NextTokenScores, totals: Tensor, num_groups: int, strength: float
-) -> Continuations:
+) -> Candidates:
     """Extend each of ``num_groups`` groups of k beams by its 2k best continuations.
 
     At most k candidates are the end symbol, so at least k can go on. Groups are extended one after
@@ -67,12 +75,12 @@ def best_of_groups(
         times.scatter_add_(1, tokens[:, :size], torch.ones_like(gains[:, :size]))
     # Stack the groups, [B, G, 2k].
     tokens = torch.stack(all_tokens, 1)
-    return Continuations(tokens, torch.stack(all_parents, 1), torch.stack(all_totals, 1))
+    return Candidates(tokens, torch.stack(all_parents, 1), torch.stack(all_totals, 1))
 
 
 def draw(
     scores: NextTokenScores, totals: Tensor, uniforms: Tensor, topk: int = -1, topp: float = -1.0
-) -> Continuations:
+) -> Candidates:
     """Draw one token for each beam, by random numbers in [0, 1), [B, K]. The beams never mix.
 
     Draw from the ``topk`` likeliest tokens, and of these from the fewest whose probabilities,
@@ -107,7 +115,7 @@ def draw(
         index = symbols.gather(2, index)
     beams = torch.arange(log_probs.size(1), device=index.device)[:, None]
     new_totals = totals[:, :, None] + log_probs.gather(2, index)
-    return Continuations(index, beams.expand_as(index), new_totals)
+    return Candidates(index, beams.expand_as(index), new_totals)
 
 
 def draw_uniforms(

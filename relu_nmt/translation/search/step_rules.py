@@ -78,7 +78,7 @@ class OutputBudget:
     Attributes:
         separator: the symbol that ends each sentence. -1 for none.
         sentences_left: sentences still to write, int64 [B, K]. None: they are not counted.
-        sentence_room: tokens that still fit in the current sentence, in the same shape. At 0 the
+        sentence_tokens_left: tokens that still fit in the current sentence, int64 [B, K]. At 0 the
             separator is forced. None: sentences may be as long as the output.
         is_single: True for translations without separator, bool [B, 1]. None: no such translation.
     """
@@ -100,7 +100,7 @@ class OutputBudget:
         self.limits = limits
         self.context_sizes = context_sizes
         self.sentences_left: Tensor | None = None
-        self.sentence_room: Tensor | None = None
+        self.sentence_tokens_left: Tensor | None = None
         self.is_single: Tensor | None = None
         self._ends: dict[int, Tensor] = {}
         if separator is None:
@@ -112,13 +112,15 @@ class OutputBudget:
         if is_counted and num_separators.any():
             self.sentences_left = count.expand(-1, num_beams)
         if most_of_a_sentence is not None:
-            self._room_of_new = most_of_a_sentence - 1  # one token is the separator
-            self.sentence_room = torch.full_like(count, self._room_of_new).expand(-1, num_beams)
+            self._tokens_of_new = most_of_a_sentence - 1  # one token is the separator
+            self.sentence_tokens_left = torch.full_like(count, self._tokens_of_new).expand(
+                -1, num_beams
+            )
 
     def save(self, log_probs: Tensor) -> None:
         """Keep the models' scores of the symbols that end sentences."""
         self._ends = {self.eos_index: log_probs[:, :, self.eos_index].clone()}
-        if self.sentences_left is not None or self.sentence_room is not None:
+        if self.sentences_left is not None or self.sentence_tokens_left is not None:
             self._ends[self.separator] = log_probs[:, :, self.separator].clone()
 
     def allow_only(self, symbol: int, log_probs: Tensor, where: Tensor) -> None:
@@ -129,10 +131,10 @@ class OutputBudget:
             log_probs[sentence, beam] = -torch.inf
             log_probs[sentence, beam, symbol] = saved[sentence, beam]
 
-    def room(self, step: int, like: Tensor) -> Tensor:
+    def tokens_left(self, step: int, like: Tensor) -> Tensor:
         """Return how many tokens still fit besides ends of sentences, [B, K] or [B, 1]."""
-        room = column(self.limits - step, like)
-        return room if self.sentences_left is None else room - self.sentences_left
+        left = column(self.limits - step, like)
+        return left if self.sentences_left is None else left - self.sentences_left
 
     def is_begun(self, step: int, like: Tensor) -> Tensor:
         """Return whether the context is written, bool [B, 1]."""
@@ -140,27 +142,27 @@ class OutputBudget:
 
     def ends_next(self, step: int, like: Tensor) -> Tensor:
         """Return where the token after the next may have to end a sentence, bool [B, K]."""
-        ends_next = self.room(step, like) <= 1
-        if self.sentence_room is not None:
-            ends_next = ends_next | (self.sentence_room <= 1)
+        ends_next = self.tokens_left(step, like) <= 1
+        if self.sentence_tokens_left is not None:
+            ends_next = ends_next | (self.sentence_tokens_left <= 1)
         return ends_next
 
     def advance(self, parents: Tensor, tokens: Tensor) -> None:
         """Append the chosen tokens [B, K] to beams ``parents`` [B, K]."""
-        if self.sentences_left is None and self.sentence_room is None:
+        if self.sentences_left is None and self.sentence_tokens_left is None:
             return
         ends = tokens == self.separator
         if self.sentences_left is not None:
             self.sentences_left = self.sentences_left.gather(1, parents) - ends.long()
-        if self.sentence_room is not None:
-            room = self.sentence_room.gather(1, parents) - 1
-            self.sentence_room = room.masked_fill(ends, self._room_of_new)
+        if self.sentence_tokens_left is not None:
+            left = self.sentence_tokens_left.gather(1, parents) - 1
+            self.sentence_tokens_left = left.masked_fill(ends, self._tokens_of_new)
 
     def keep(self, rows: Tensor, mask: np.ndarray) -> None:
         """Keep only the sentences with indices ``rows`` [B'], which ``mask`` [B] marks."""
         self.limits = self.limits[mask]
         self.context_sizes = self.context_sizes[mask]
-        for name in ("sentences_left", "sentence_room", "is_single"):
+        for name in ("sentences_left", "sentence_tokens_left", "is_single"):
             values = getattr(self, name)
             if values is not None:
                 setattr(self, name, values.index_select(0, rows))

@@ -62,7 +62,7 @@ def _follow(tokens, terms):
 
 @given(st.lists(WORDS, max_size=9), FORCED)
 def test_progress_knows_whether_terms_occur(tokens, forced):
-    progress = forced
+    progress = forced.start
     for token in tokens:
         missing = progress.num_missing
         assert progress.advance(token).num_missing >= missing - 1
@@ -72,7 +72,7 @@ def test_progress_knows_whether_terms_occur(tokens, forced):
 
 @given(st.lists(WORDS, max_size=5), FORCED)
 def test_missing_is_the_fewest_tokens_to_write(tokens, forced):
-    progress = forced
+    progress = forced.start
     for token in tokens:
         progress = progress.advance(token)
 
@@ -127,7 +127,8 @@ PIECE_TERMS = st.lists(st.lists(PIECES, min_size=1, max_size=2).map(tuple), max_
 
 @given(st.sampled_from(list(KINDS)), st.lists(PIECES, max_size=9), PIECE_TERMS, st.booleans())
 def test_progress_knows_whether_terms_occur_as_whole_words(kind, tokens, terms, ordered):
-    progress = forced = ForcedTerms(terms, ordered, texts=texts_of(kind)[1])
+    forced = ForcedTerms(terms, ordered, texts=texts_of(kind)[1])
+    progress = forced.start
     for token in tokens:
         progress = progress.advance(token)
     assert (progress.num_missing == 0) == has_whole_terms(tokens, forced)
@@ -393,7 +394,7 @@ def test_a_single_sentence_without_separator_is_as_long_as_the_model_can_write()
 
 def test_tokens_of_no_term_make_no_new_progress():
     """The source holds all progress, so else long translations would need much memory."""
-    progress = ForcedTerms(((5, 6), (7,)))
+    progress = ForcedTerms(((5, 6), (7,))).start
     assert progress.advance(4) is progress
     begun = progress.advance(5)
     assert begun.advance(4) == progress and begun.advance(6).advance(4) is begun.advance(6)
@@ -401,7 +402,7 @@ def test_tokens_of_no_term_make_no_new_progress():
 
 def test_many_terms_that_overlap_are_followed_in_bounded_time():
     terms = tuple(itertools.product([4, 5], repeat=4))
-    progress = ForcedTerms(terms, ordered=False)
+    progress = ForcedTerms(terms, ordered=False).start
     for token in np.random.default_rng(0).integers(4, 6, 200).tolist():
         progress = progress.advance(token)
     assert progress.num_missing < 64 and len(progress.readings) < 40
