@@ -11,10 +11,9 @@ from torch import Tensor, nn
 from relu_nmt.engine import native
 from relu_nmt.engine.layers import FastCache, LayersKernel, StepView
 from relu_nmt.engine.linear import PanelLinear
-from relu_nmt.translation.base import SearchStep, StepDecoder
+from relu_nmt.translation.base import NextTokenScores, SearchStep, StepDecoder
 from relu_nmt.translation.decoder_state import DecoderState, LayerCache
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
-from relu_nmt.translation.next_token_scores import NextTokenScores
 
 MAX_COMPUTED_SHARE = 0.95
 """Leave out dead beams only if at most this fraction of all beams goes on."""

@@ -30,7 +30,7 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import AttentionRegularizerConfig
 from relu_nmt.modules.multihead import MultiheadAttention
 from relu_nmt.modules.objective import LossOutput
-from relu_nmt.translation.base import TranslationModel
+from relu_nmt.translation.base import TranslationModel, average_log_probs
 from relu_nmt.translation.blockwise_loss import block_rows
 from relu_nmt.translation.config import TeacherConfig
 from relu_nmt.translation.encoder_decoder import encoder_decoder_of
@@ -40,7 +40,6 @@ from relu_nmt.translation.loss import (
     real_targets,
     smoothed_loss,
 )
-from relu_nmt.translation.next_token_scores import average_log_probs
 from relu_nmt.translation.teacher_cache import BestSymbols, TeacherCache
 
 LEAST_REST = 1e-6  # lower bound of the probability of all other symbols, before its logarithm

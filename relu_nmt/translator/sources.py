@@ -236,7 +236,7 @@ class SourceEncoder:
         for line, prefix, terms, number in zip(
             request.lines, prefixes, forced, numbers, strict=False
         ):
-            is_forced = bool(prefix or terms)
+            is_forced = prefix != "" or len(terms) > 0
             parts = [line]
             if split is not None and isinstance(line, str) and not is_forced:
                 pieces = split(line)

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from relu_nmt.errors import ConfigError
-from relu_nmt.translation.base import Ensemble, SearchStep
-from relu_nmt.translation.next_token_scores import NextTokenScores
+from relu_nmt.translation.base import Ensemble, NextTokenScores, SearchStep
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.constraints import TokenConstraints
 from relu_nmt.translation.search.forced_terms import share_among_terms

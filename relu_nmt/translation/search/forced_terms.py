@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relu_nmt.translation.next_token_scores import NextTokenScores
+from relu_nmt.translation.base import NextTokenScores
 from relu_nmt.translation.search.selection import Candidates
 from relu_nmt.translation.search.step_rules import OutputBudget, StepRule, forbid, states_of_parents
 from relu_nmt.translation.search.symbol_texts import SymbolTexts

@@ -11,8 +11,7 @@ from relu_nmt.attention.records import record_attention
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.separators import Separators
 from relu_nmt.data.translation_batches import shift_right
-from relu_nmt.translation.base import Ensemble
-from relu_nmt.translation.next_token_scores import average_log_probs
+from relu_nmt.translation.base import Ensemble, average_log_probs
 from relu_nmt.translation.search.scoring import Outputs, Scorer, word_mask
 from relu_nmt.translation.search.step_rules import exclude_token
 from relu_nmt.translation.search.translations import Hypothesis

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from relu_nmt.io.memory import require_memory
-from relu_nmt.translation.next_token_scores import NextTokenScores
+from relu_nmt.translation.base import NextTokenScores
 
 
 class Candidates(NamedTuple):

@@ -8,7 +8,7 @@ import torch
 from toy_models import UNK, ToyModel, ToyState, generator_of, log_prob_of, padded
 
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.translation.next_token_scores import NextTokenScores
+from relu_nmt.translation.base import NextTokenScores
 from tests.tiny import EOS
 from tests.unit.translation.search.test_beam_search import SOURCES, generate, same
 

@@ -9,7 +9,7 @@ from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.engine import native
 from relu_nmt.engine.decoder import FastScores
 from relu_nmt.errors import ConfigError
-from relu_nmt.translation.next_token_scores import BLOCK, NextTokenScores
+from relu_nmt.translation.base import BLOCK, NextTokenScores
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.selection import best_of_groups, draw, draw_uniforms
 from tests.tiny import EOS

@@ -9,8 +9,7 @@ from torch import nn
 
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.translation_batches import pad_rows
-from relu_nmt.translation.base import StepDecoder, TranslationModel
-from relu_nmt.translation.next_token_scores import NextTokenScores
+from relu_nmt.translation.base import NextTokenScores, StepDecoder, TranslationModel
 from relu_nmt.translation.search.config import GenerationConfig
 from tests.stepping import Generator
 from tests.tiny import EOS
