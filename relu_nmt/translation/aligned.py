@@ -6,6 +6,7 @@ the same projections, and mix both outputs.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -107,6 +108,13 @@ class DocumentGate(nn.Module):
         return x + F.embedding(rows.row_of_token, change).view_as(x)
 
 
+class AlignedPositions(NamedTuple):
+    """The rotations and biases of relative positions."""
+
+    document: RelativePositions  # of the whole document
+    parts: list[RelativePositions]  # of each part of its sentences
+
+
 class AlignedSelfAttention(SelfAttentionBase):
     """Self-attention inside sentences. With a gate it also attends to the whole document."""
 
@@ -118,19 +126,19 @@ class AlignedSelfAttention(SelfAttentionBase):
         self,
         x: Tensor,
         view: SentenceView,
-        positions: Sequence[RelativePositions],
+        positions: AlignedPositions,
         cache: AlignedCache | None = None,
     ) -> Tensor:
-        """Map states [B, N, D]. ``positions`` are for the document, then for each part of it."""
+        """Map states [B, N, D]."""
         projected = self.qkv(x)
-        inside = self._inside(projected, view, positions[1:], cache)
+        inside = self._inside(projected, view, positions.parts, cache)
         if self.gate is None:
             return self.project_output(inside, x)
         # Attend to the whole document with queries and keys that tell its sentences apart.
         width = (self.parts - 1) * self.embed_dim
         numbered = self.gate.numbered(projected, self.qkv, view.queries, width)
         document_cache = None if cache is None else cache.document
-        document = self.joined_heads(numbered, view.document, positions[0], document_cache)
+        document = self.joined_heads(numbered, view.document, positions.document, document_cache)
         return _gated(self, self.gate, inside, document, x)
 
     def _inside(
@@ -230,11 +238,11 @@ class AlignedStack(TransformerStack):
         """Return whether to compute attention in parts of similar sentence lengths."""
         return self.training and not tuned.waits(tokens)
 
-    def positions_of(self, view: SentenceView) -> list[RelativePositions]:
-        """Return the rotations and biases of the whole document and of each part of sentences."""
+    def positions_of(self, view: SentenceView) -> AlignedPositions:
+        """Return the relative positions of tokens in the document and in its sentences."""
         scheme = self.embedding.positions
-        inside = [scheme.relative(part.visibility) for part in view.parts]
-        return [scheme.relative(view.document), *inside]
+        parts = [scheme.relative(part.visibility) for part in view.parts]
+        return AlignedPositions(scheme.relative(view.document), parts)
 
 
 class AlignedEncoder(AlignedStack):

@@ -5,6 +5,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from relu_nmt.drawing.attention_maps import AttentionMap
 from relu_nmt.errors import ConfigError, is_out_of_memory
 from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.translation.base import Ensemble, StepDecoder, TranslationModel
+from relu_nmt.translation.search.banned_terms import BannedTerms
 from relu_nmt.translation.search.config import GenerationConfig, generation_config
 from relu_nmt.translation.search.document_search import (
     SourceDocuments,
@@ -451,19 +453,17 @@ class WindowTranslator:
         translator = self._translator
         tokens = translator.task.target_dictionary.symbols_of(hypothesis.ids)
         alignment = hypothesis.alignment
-        if self._replaces_unknown and alignment is not None:
-            tokens = replace_unknown_words(
-                tokens, source.tokens, alignment, self._words, self._ban(source, tokens)
-            )
+        if self._replaces_unknown and alignment is not None and UNK in tokens:
+            # Forced text may contain banned terms. Then words are replaced as if none were banned.
+            banned = source.banned
+            if self._has_banned(banned, tokens):
+                banned = None
+            is_banned = partial(self._has_banned, banned)
+            tokens = replace_unknown_words(tokens, source.tokens, alignment, self._words, is_banned)
         return Translation(translator.text_of(tokens), tokens, hypothesis, source.tokens)
 
-    def _ban(self, source: SourceSentence, tokens: Sequence[str]) -> Callable[[list[str]], bool]:
-        """Return a test for banned tokens. It is never True if ``tokens`` are banned already."""
-        banned = source.banned
-        # Forced text may contain banned terms, so these tokens may already have one.
-        if banned is None or UNK not in tokens or banned.occur_in(self._translator.text_of(tokens)):
-            return lambda replaced: False
-        return lambda replaced: banned.occur_in(self._translator.text_of(replaced))
+    def _has_banned(self, banned: BannedTerms | None, tokens: Sequence[str]) -> bool:
+        return banned is not None and banned.occur_in(self._translator.text_of(tokens))
 
 
 def _divided(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
