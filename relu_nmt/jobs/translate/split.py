@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import TextIO
 
@@ -138,52 +139,47 @@ class AttentionReport:
             write_output(flag, path, json_text(report))
 
 
+@dataclass
 class _SplitTranslator:
     """Translates the documents of a plan, and prints their lines."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        translator: Translator,
-        plan: SplitPlan,
-        attention: AttentionReport,
-        output: TextIO,
-    ) -> None:
-        self._settings = settings
-        self._translator = translator
-        self._task = translator.task
-        self._plan = plan
-        self._attention = attention
-        self._output = output
-        self._lines = LineFormat(self._task, settings.model, settings.search)
-        self._banned = translator.sources.banned_terms(banning_request(settings))
+    settings: Settings
+    translator: Translator
+    plan: SplitPlan
+    attention: AttentionReport
+    output: TextIO
+
+    def __post_init__(self) -> None:
+        self._task = self.translator.task
+        self._lines = LineFormat(self._task, self.settings.model, self.settings.search)
+        self._banned = self.translator.sources.banned_terms(banning_request(self.settings))
         self._result = SplitTranslation()
 
     def translate(self, progress: bool) -> SplitTranslation:
         """Translate everything, and print the lines."""
-        plan = self._plan
+        plan = self.plan
         result = self._result
         unit = "sentences"
         if plan.has_documents:
             unit = "groups"
             max_doc_tokens = plan.windows.max_doc_tokens
             result.lengths = describe_lengths(plan.groups, max_doc_tokens, keep_over_long=True)
-        if self._settings.results is not None:
+        if self.settings.results is not None:
             self._warm_up()
         # Translate some documents at a time. Print their windows when these documents are done.
         label = f"translate {plan.split.name}"
         with (
-            hidden_progress(self._settings.no_progress_bar or not progress),
+            hidden_progress(self.settings.no_progress_bar or not progress),
             progress_bar(label, len(plan.groups), unit, shows_waiting=True) as advance,
         ):
-            window_translator = self._translator.window_translator(plan.config)
+            window_translator = self.translator.window_translator(plan.config)
             translate = partial(window_translator, on_progress=advance)
             for numbers, counts in _parts(plan.document_sizes):
                 sources = self._sources(numbers, counts)
                 first_id = plan.first_group + len(result.groups)
                 # Measure the translation alone, without reading and printing.
                 started = time.perf_counter()
-                translated = self._translator.translate_sources(
+                translated = self.translator.translate_sources(
                     sources, plan.config, translate, first_id
                 )
                 result.seconds += time.perf_counter() - started
@@ -196,19 +192,19 @@ class _SplitTranslator:
     def _warm_up(self) -> None:
         """Translate one sentence, so that loading and compiling do not count for the speed."""
         empty_size = 1 + (self._task.separators is not None)
-        [numbers] = np.nonzero(self._plan.split.source_sizes > empty_size)
+        [numbers] = np.nonzero(self.plan.split.source_sizes > empty_size)
         if len(numbers):
             first = range(numbers[0], numbers[0] + 1)
             sentence = self._sources(first, np.ones(1, dtype=np.int64))
-            self._translator.translate_sources(sentence, self._plan.config)
+            self.translator.translate_sources(sentence, self.plan.config)
 
     def _sources(self, numbers: range, counts: np.ndarray) -> SourceDocuments:
         """Return sentences with their references, as documents of ``counts`` sentences."""
         task = self._task
-        split = self._plan.split
+        split = self.plan.split
         # Only the raw source still has the unknown words.
         raw = None
-        if self._plan.config.replace_unk is not None:
+        if self.plan.config.replace_unk is not None:
             raw = split.raw_source
         sentences = []
         for i in numbers:
@@ -218,32 +214,32 @@ class _SplitTranslator:
                 tokens = task.source_text.encode(raw[i])
             # Cut or empty a sentence that is too long.
             sentence = SourceSentence(ids, tokens, reference, banned=self._banned)
-            sentences.append(self._plan.limit.applied(sentence))
-        sizes = self._plan.sizes[numbers.start : numbers.stop]
-        return SourceDocuments(sentences, counts, sizes, task.separators, self._plan.windows)
+            sentences.append(self.plan.limit.applied(sentence))
+        sizes = self.plan.sizes[numbers.start : numbers.stop]
+        return SourceDocuments(sentences, counts, sizes, task.separators, self.plan.windows)
 
     def _add(self, translated: TranslatedDocuments) -> None:
         """Print the groups of some documents, and count them for the summary."""
         result = self._result
         result.aligned += aligned_sentences(translated, sum(result.counts))
         for group in translated.windows:
-            if not self._settings.quiet:
-                number = self._plan.first_group + len(result.groups)
+            if not self.settings.quiet:
+                number = self.plan.first_group + len(result.groups)
                 tokens = self._task.source_dictionary.symbols_of(group.source.ids)
                 lines = self._lines.source(number, group.source, tokens)
                 for translation in group.translations:
                     lines += self._lines.hypothesis(number, translation)
-                    lines += self._attention.lines(number, group.source, translation)
-                _print("\n".join(lines), self._output)
+                    lines += self.attention.lines(number, group.source, translation)
+                _print("\n".join(lines), self.output)
             best = group.translations[0]
-            self._attention.add(group.source, best)
+            self.attention.add(group.source, best)
             result.groups.append(Line(best.text, best.tokens))
             result.counts.append(group.window.num_new)
             result.num_tokens += len(best.hypothesis.ids)
         result.num_mismatched = (result.num_mismatched or 0) + translated.num_mismatched
         result.num_undivided += translated.num_undivided
         result.num_at_limit += translated.num_at_limit
-        if self._plan.has_documents:
+        if self.plan.has_documents:
             result.documents += [lines.translations for lines in translated]
 
 

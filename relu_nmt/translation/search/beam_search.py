@@ -110,7 +110,7 @@ class BeamSearch:
         any_ends = bool(ends.any())
         attention = self._attention_with(scores.weights)
         beams = self._continue(candidates, ends, any_ends, attention)
-        self._record(beams, scores.weights)
+        self._history.append(self._sentences, beams, scores.weights, self._is_word)
         if any_ends:
             self._finish(candidates, ends, attention)
             self._has_ended = True
@@ -213,13 +213,6 @@ class BeamSearch:
         if self._constraints.idle_token is not None:
             tokens = tokens.masked_fill(totals == -torch.inf, self._constraints.idle_token)
         return Beams(tokens, parents, totals, of_beams(attention, parents))
-
-    def _record(self, beams: Beams, weights: Tensor | None) -> None:
-        """Record the step, with the source word that got most attention, [B, K]."""
-        aligned = None
-        if self._config.wants_alignment and weights is not None:
-            aligned = strongest_words(weights, self._is_word)
-        self._history.append(self._sentences, beams, aligned)
 
     def _finish(self, candidates: Candidates, ends: Tensor, attention: Tensor | None) -> None:
         """Store the hypotheses that end now and are among the best k candidates of their group."""
@@ -354,11 +347,17 @@ class SearchHistory:
         self._totals = torch.zeros(shape, device=device)  # log-probabilities
         self._origins = torch.zeros(shape, dtype=torch.int64, device=device)  # step * K + beam
 
-    def append(self, sentences: np.ndarray, beams: Beams, alignment: Tensor | None) -> None:
+    def append(
+        self, sentences: np.ndarray, beams: Beams, weights: Tensor | None, is_word: Tensor
+    ) -> None:
         """Record the beams of one step for the rows of these sentences [B].
 
-        ``alignment`` [B, K]: the source position that each **parent** beam attended to, or -1.
+        ``weights`` [B, K, S] are the attention of each **parent** beam. ``is_word`` [B, S] marks
+        the words.
         """
+        alignment = None
+        if self._config.wants_alignment and weights is not None:
+            alignment = strongest_words(weights, is_word)
         row_of = np.full(len(self._limits), -1, dtype=np.int64)
         row_of[sentences] = np.arange(len(sentences))
         self._steps.append(_Step(row_of, beams._replace(attention=None), alignment))

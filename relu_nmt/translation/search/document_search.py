@@ -27,7 +27,6 @@ from relu_nmt.translation.search.translations import (
     TranslatedLines,
     Translation,
     joined_tokens,
-    num_sentences,
 )
 
 SINGLE_LINES = WindowConfig(SINGLE_SENTENCES)
@@ -94,13 +93,7 @@ class SourceDocuments:
                 later.append(replace(terms, prefix=tuple(sentence.prefix.tolist())))
             forced = replace(first.forced or ForcedTerms(), later=tuple(later))
         return SourceSentence(
-            ids,
-            tokens,
-            reference,
-            prefix=first.prefix,
-            forced=forced,
-            banned=first.banned,
-            parts=first.parts if len(numbers) == 1 else (),
+            ids, tokens, reference, prefix=first.prefix, forced=forced, banned=first.banned
         )
 
 
@@ -192,12 +185,14 @@ def translate_windows(
     if documents.windows.max_doc_tokens == SINGLE_SENTENCES:
         return _translate_lines(documents, translate, first_id)
     _check_windows(documents, config)
-    windows = _Windows(documents, config, max_positions, decode)
+    contexts = None
+    if documents.windows.window_overlap:
+        contexts = _Contexts(documents, config, max_positions)
+    windows = _Windows(documents, contexts, decode)
     while windows.waiting:
         requests = windows.take_ready()
-        sources = [source for _, source in requests]
-        results = translate(sources, first_id)
-        first_id += num_sentences(sources)
+        results = translate([source for _, source in requests], first_id)
+        first_id += len(requests)
         for (window, source), translations in zip(requests, results, strict=True):
             windows.add(window, source, translations)
     # Halves were translated later than their neighbors.
@@ -230,31 +225,18 @@ def _translate_lines(
 
 
 class _Windows:
-    """The windows of documents: those that wait, and the translations of those that are done.
-
-    Attributes:
-        waiting: windows to translate, by document. No queue is empty.
-        done: the translated windows.
-        num_mismatched: planned windows whose translation had another number of sentences.
-        num_repeated: windows that were divided into halves.
-    """
+    """The windows of documents: those that wait, and the translations of those that are done."""
 
     def __init__(
-        self,
-        documents: SourceDocuments,
-        config: GenerationConfig,
-        max_positions: int | None,
-        decode: Decode,
+        self, documents: SourceDocuments, contexts: "_Contexts | None", decode: Decode
     ) -> None:
-        self.waiting: dict[int, deque[Window]] = {}
+        self.waiting: dict[int, deque[Window]] = {}  # by document. No queue is empty
         self.done: list[WindowTranslation] = []
-        self.num_mismatched = 0
-        self.num_repeated = 0
+        self.num_mismatched = 0  # planned windows with another number of sentences
+        self.num_repeated = 0  # windows that were divided into halves
         self._documents = documents
+        self._contexts = contexts
         self._decode = decode
-        self._contexts = None
-        if documents.windows.window_overlap:
-            self._contexts = _Contexts(documents, config, max_positions)
         planned = documents.groups.windows()
         for window in planned:
             self.waiting.setdefault(window.document, deque()).append(window)

@@ -168,7 +168,7 @@ def test_a_search_ends_each_sentence_at_the_limit_of_the_model(choices, free, fl
     generator = Generator([StepDecoder(model)], config, symbols, separators=(SEP, TSEP))
     longest = []
     for source, hypotheses in zip(SOURCE[:2], generator.generate(padded(SOURCE[:2])), strict=True):
-        tokens = hypotheses[0].tokens.tolist()
+        tokens = hypotheses[0].ids.tolist()
         if not free:
             assert tokens.count(TSEP) == source.count(SEP)
         ends = np.flatnonzero(np.isin(tokens, [TSEP, EOS]))
