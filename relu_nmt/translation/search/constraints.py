@@ -1,7 +1,7 @@
 """Rules about the next token, by lengths, sentences, prefixes and repetitions, and their order."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -11,7 +11,6 @@ from relu_nmt.config import build_part
 from relu_nmt.config.registry import Spec
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.separators import Separators
-from relu_nmt.errors import ConfigError
 from relu_nmt.translation.base import Ensemble
 from relu_nmt.translation.search import step_scores
 from relu_nmt.translation.search.banned_terms import TermBans
@@ -254,7 +253,7 @@ class TokenConstraints:
     follows the last separator directly and is forbidden elsewhere. A sentence may be empty, since a
     translation may join two. Allowed tokens keep their log-probabilities. A context and the first
     ``num_free`` tokens cost nothing. ``min_len`` counts only tokens after the context. Prefixes
-    [B, P] int64 are right-padded. The limits leave room for all sentences, prefixes and terms.
+    [B, P] int64 are right-padded.
 
     Attributes:
         budget: the tokens that the hypotheses may still write.
@@ -275,30 +274,13 @@ class TokenConstraints:
         has_terms = any(source.num_forced for source in sources)
         if has_terms:
             config.check_terms()
-        # Sentences have a separate limit if the models limit them more than the whole output.
-        most_tokens = ensemble.max_target_positions
-        most_of_a_sentence = ensemble.max_target_sentence_positions
-        if most_of_a_sentence == most_tokens:
-            most_of_a_sentence = None
-        num_separators = np.zeros(len(sources), dtype=np.int64)
-        if separators is not None:
-            num_separators = _counts(separators.num_expected(source.ids) for source in sources)
         self.budget = budget = OutputBudget(
-            symbols,
-            limits=config.length_limits(_counts(len(s.ids) for s in sources), most_tokens),
-            context_sizes=_counts(len(source.context) for source in sources),
-            num_separators=num_separators,
-            separator=None if separators is None else separators.target,
-            most_of_a_sentence=most_of_a_sentence,
-            is_counted=not config.free_sentence_count,
-            num_beams=config.beam,
-            device=prefixes.device,
+            config, symbols, ensemble, sources, prefixes, separators
         )
-        pad_index = symbols.pad_index
-        budget.limits = _raised_limits(budget, sources, prefixes, pad_index, most_tokens)
         # The number of sentences decides where the end is.
         if budget.sentences_left is not None:
-            prefixes = prefixes.masked_fill(prefixes == symbols.eos_index, pad_index)
+            is_end = prefixes == symbols.eos_index
+            prefixes = prefixes.masked_fill(is_end, symbols.pad_index)
         self.idle_token = None if budget.sentence_tokens_left is None else budget.separator
         self.terms = None
         if has_terms:
@@ -376,45 +358,3 @@ class TokenConstraints:
         self.budget.keep(rows, mask)
         for rule in self._rules:
             rule.keep(rows, mask)
-
-
-def _counts(numbers: Iterable[int]) -> np.ndarray:
-    """Return a number for each sentence, int64 [B]."""
-    return np.fromiter(numbers, dtype=np.int64)
-
-
-def _raised_limits(
-    budget: OutputBudget,
-    sources: Sequence[SourceSentence],
-    prefixes: Tensor,
-    pad_index: int,
-    most_tokens: int | None,
-) -> np.ndarray:
-    """Return limits with room for all sentences, prefixes and terms (ConfigError: none fit)."""
-    forced = prefixes.cpu().numpy()
-    limits = budget.limits
-    num_sentences = np.zeros_like(limits)
-    if budget.sentences_left is not None:
-        # Leave room for all separators and for the other tokens of the context.
-        num_sentences = budget.sentences_left[:, 0].cpu().numpy()
-        in_context = np.arange(forced.shape[1]) < budget.context_sizes[:, None]
-        num_in_context = ((forced == budget.separator) & in_context).sum(1)
-        limits = np.maximum(limits, num_sentences + budget.context_sizes - num_in_context)
-    # With prefixes or terms, leave room for all forced tokens and all separators.
-    num_terms = _counts(source.num_forced for source in sources)
-    is_forced = num_terms + _counts(len(source.prefix) for source in sources) > 0
-    num_needed = num_terms + num_sentences + (forced != pad_index).sum(1)
-    limits = np.where(is_forced, np.maximum(limits, num_needed), limits)
-    # A source without separator ends at the longest sentence that the models can write.
-    if budget.is_single is not None and budget.sentence_tokens_left is not None:
-        is_single = budget.is_single[:, 0].cpu().numpy()
-        shorter = np.minimum(limits, budget.sentence_tokens_left[:, 0].cpu().numpy())
-        limits = np.where(is_single, shorter, limits)
-    longest = int(limits.max(initial=0))
-    if most_tokens is not None and longest >= most_tokens:
-        raise ConfigError(
-            f"{longest} tokens are needed for the sentences to translate at once, or for "
-            f"prefixes and forced terms, but the model can write {most_tokens - 1}; give a "
-            "smaller --max-doc-tokens, shorter prefixes or fewer terms"
-        )
-    return limits

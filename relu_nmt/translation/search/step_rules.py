@@ -6,8 +6,8 @@ or penalty of a user is a rule as well (``--step-score``).
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -15,6 +15,13 @@ from torch import Tensor
 
 from relu_nmt.config.classes import with_own_config
 from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.data.separators import Separators
+from relu_nmt.errors import ConfigError
+from relu_nmt.translation.base import Ensemble
+from relu_nmt.translation.search.config import GenerationConfig
+
+if TYPE_CHECKING:
+    from relu_nmt.translation.search.translations import SourceSentence
 
 State = TypeVar("State")
 
@@ -72,10 +79,10 @@ class StepScore(StepRule):
 class OutputBudget:
     """The tokens that the hypotheses of a batch may still write, and the symbols that end them.
 
-    ``limits`` are the most tokens before the end symbol, ``context_sizes`` the tokens of a known
-    context, ``num_separators`` the separators of a translation, int64 [B] each.
-
     Attributes:
+        limits: most tokens before the end symbol, int64 [B]. They leave room for all sentences,
+            prefixes and terms.
+        context_sizes: tokens of a known context, int64 [B].
         separator: the symbol that ends each sentence. -1 for none.
         sentences_left: sentences still to write, int64 [B, K]. None: they are not counted.
         sentence_tokens_left: tokens that still fit in the current sentence, int64 [B, K]. At 0 the
@@ -85,37 +92,71 @@ class OutputBudget:
 
     def __init__(
         self,
+        config: GenerationConfig,
         symbols: Dictionary,
-        limits: np.ndarray,
-        context_sizes: np.ndarray,
-        num_separators: np.ndarray,
-        separator: int | None,
-        most_of_a_sentence: int | None,
-        is_counted: bool,
-        num_beams: int,
-        device: torch.device,
+        ensemble: Ensemble,
+        sources: "Sequence[SourceSentence]",
+        prefixes: Tensor,
+        separators: Separators | None,
     ) -> None:
         self.eos_index = symbols.eos_index
+        self.context_sizes = _counts(len(source.context) for source in sources)
         self.separator = -1
-        self.limits = limits
-        self.context_sizes = context_sizes
         self.sentences_left: Tensor | None = None
         self.sentence_tokens_left: Tensor | None = None
         self.is_single: Tensor | None = None
         self._ends: dict[int, Tensor] = {}
-        if separator is None:
-            return
-        self.separator = separator
-        count = torch.from_numpy(num_separators).to(device)[:, None]
-        if not num_separators.all():
-            self.is_single = count == 0
-        if is_counted and num_separators.any():
-            self.sentences_left = count.expand(-1, num_beams)
-        if most_of_a_sentence is not None:
-            self._tokens_of_new = most_of_a_sentence - 1  # one token is the separator
-            self.sentence_tokens_left = torch.full_like(count, self._tokens_of_new).expand(
-                -1, num_beams
+        if separators is not None:
+            self.separator = separators.target
+            num_separators = _counts(separators.num_expected(source.ids) for source in sources)
+            count = torch.from_numpy(num_separators).to(prefixes.device)[:, None]
+            if not num_separators.all():
+                self.is_single = count == 0
+            if not config.free_sentence_count and num_separators.any():
+                self.sentences_left = count.expand(-1, config.beam)
+            # Sentences have a separate limit if the models limit them more than the whole output.
+            most_of_sentence = ensemble.max_target_sentence_positions
+            if most_of_sentence not in (None, ensemble.max_target_positions):
+                self._tokens_of_new = most_of_sentence - 1  # one token is the separator
+                left = torch.full_like(count, self._tokens_of_new)
+                self.sentence_tokens_left = left.expand(-1, config.beam)
+        most_tokens = ensemble.max_target_positions
+        limits = config.length_limits(_counts(len(source.ids) for source in sources), most_tokens)
+        self.limits = self._raised(limits, sources, prefixes.cpu().numpy(), symbols.pad_index)
+        longest = int(self.limits.max(initial=0))
+        if most_tokens is not None and longest >= most_tokens:
+            raise ConfigError(
+                f"{longest} tokens are needed for the sentences to translate at once, or for "
+                f"prefixes and forced terms, but the model can write {most_tokens - 1}; give a "
+                "smaller --max-doc-tokens, shorter prefixes or fewer terms"
             )
+
+    def _raised(
+        self,
+        limits: np.ndarray,
+        sources: "Sequence[SourceSentence]",
+        prefixes: np.ndarray,
+        pad_index: int,
+    ) -> np.ndarray:
+        """Return limits [B] with room for all sentences, prefixes [B, P] and terms."""
+        num_sentences = np.zeros_like(limits)
+        if self.sentences_left is not None:
+            # Leave room for all separators and for the other tokens of the context.
+            num_sentences = self.sentences_left[:, 0].cpu().numpy()
+            in_context = np.arange(prefixes.shape[1]) < self.context_sizes[:, None]
+            num_in_context = ((prefixes == self.separator) & in_context).sum(1)
+            limits = np.maximum(limits, num_sentences + self.context_sizes - num_in_context)
+        # With prefixes or terms, leave room for all forced tokens and all separators.
+        num_terms = _counts(source.num_forced for source in sources)
+        is_forced = num_terms + _counts(len(source.prefix) for source in sources) > 0
+        num_needed = num_terms + num_sentences + (prefixes != pad_index).sum(1)
+        limits = np.where(is_forced, np.maximum(limits, num_needed), limits)
+        # A source without separator ends at the longest sentence that the models can write.
+        if self.is_single is not None and self.sentence_tokens_left is not None:
+            is_single = self.is_single[:, 0].cpu().numpy()
+            shorter = np.minimum(limits, self.sentence_tokens_left[:, 0].cpu().numpy())
+            limits = np.where(is_single, shorter, limits)
+        return limits
 
     def save(self, log_probs: Tensor) -> None:
         """Keep the models' scores of the symbols that end sentences."""
@@ -174,6 +215,11 @@ def states_of_parents(states: Sequence[Sequence[State]], parents: Tensor) -> lis
     for states_of_row, beams in zip(states, parents.tolist(), strict=True):
         rows.append([states_of_row[beam] for beam in beams] if states_of_row else [])
     return rows
+
+
+def _counts(numbers: Iterable[int]) -> np.ndarray:
+    """Return a number for each sentence, int64 [B]."""
+    return np.fromiter(numbers, dtype=np.int64)
 
 
 def column(values: np.ndarray, like: Tensor) -> Tensor:
