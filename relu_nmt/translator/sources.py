@@ -316,7 +316,9 @@ class SourceEncoder:
         with self.text_lock:
             key = tuple(request.banned), request.match_case, request.inside_words
             if key != self._banned[0]:
-                terms = BannedTerms(self._symbol_texts, *key)
+                terms = BannedTerms(
+                    self._symbol_texts, request.banned, request.match_case, request.inside_words
+                )
                 self._banned = key, terms or None
             return self._banned[1]
 

@@ -52,9 +52,8 @@ def translate_documents(
             print_notes(length)
             length = ""
         print_notes(about_tabs)
-    limit = source_limit(settings.model, translator)
     text.template.windows = windows
-    text.template.limit = limit
+    text.template.limit = source_limit(settings.model, translator)
     # Divide the lines into sentences if asked. By default, lines that are translated alone are cut.
     split = None
     if settings.split_sentences:
@@ -79,7 +78,9 @@ def translate_documents(
     elif progress:
         print(content, end="")
     if progress:
-        line_notes = LineNotes(limit, settings.split_sentences, missing_splitter=sources.note)
+        line_notes = LineNotes(
+            request.limit, settings.split_sentences, missing_splitter=sources.note
+        )
         for number, sentence in zip(numbers, sources.whole, strict=True):
             line_notes.add(number, sentence)
         notes = [*line_notes.texts(), *_notes(translated, config)]

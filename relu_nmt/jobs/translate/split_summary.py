@@ -20,7 +20,7 @@ DOCUMENT_SCORES = ("d_bleu", "s_bleu", "group_bleu", "chrf")
 
 @dataclass(frozen=True)
 class SplitSummary:
-    """What is printed and written about the translation of a split, when it is done."""
+    """The last lines and the files about the translation of a split."""
 
     settings: TranslateSplitSettings
     plan: SplitPlan

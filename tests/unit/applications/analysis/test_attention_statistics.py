@@ -69,7 +69,7 @@ def test_attention_is_measured_after_all_translations(tmp_path, monkeypatch, has
     monkeypatch.setattr(AttentionStatistics, "add", lambda _, *lists: calls.append(lists))
     settings = TranslateSplitSettings.of(data="data", path="model", attention_stats=str(path))
     report = AttentionReport(settings, translator)
-    outputs = [SimpleNamespace(hypothesis=SimpleNamespace(tokens=target)) for target in TARGETS]
+    outputs = [SimpleNamespace(hypothesis=SimpleNamespace(ids=target)) for target in TARGETS]
     references = TARGETS[::-1] if has_references else [None] * len(TARGETS)
     pairs = zip(SOURCES, references, strict=True)
     for (source, reference), translation in zip(pairs, outputs, strict=True):
