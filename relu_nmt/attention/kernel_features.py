@@ -297,7 +297,7 @@ class PerformerAttention(FeatureAttention):
         if visibility.shares_keys:
             visible_stabilizer = stabilizer
         elif visibility.hides_later and not torch.compiler.is_exporting():
-            visible_stabilizer = largest.cummax(2).values[:, :, k.size(2) - q.size(2) :]
+            visible_stabilizer = largest.cummax(2).values[:, :, visibility.offset :]
         else:  # a tree, or ONNX, which has no running maximum: over [B, H, Nq, Nk]
             assert visibility.hidden is not None, "queries see different keys"
             rows = largest.transpose(2, 3).masked_fill(visibility.hidden, -LARGEST_PRODUCT)
@@ -401,7 +401,7 @@ def masked_sums(queries: Tensor, keys: Tensor, v: Tensor, visibility: Visibility
         return _causal_sums(queries, keys, v)
     products = queries @ keys.transpose(-1, -2)
     if visibility.hides_later:
-        products = products.tril(num_keys - num_queries)
+        products = products.tril(visibility.offset)
     elif not visibility.shares_keys and visibility.hidden is not None:
         products = products.masked_fill(visibility.hidden, 0.0)  # of a tree
     return products @ v

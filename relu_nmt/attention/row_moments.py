@@ -75,6 +75,6 @@ def _sums_of_squares(q: Tensor, k: Tensor, visibility: Visibility) -> Tensor:
     for start in range(0, num_queries, size):
         queries = slice(start, min(start + size, num_queries))
         block = visibility.block(queries)
-        inputs = q[:, :, queries], k[:, :, : block.num_keys], block.hidden
-        sums.append(checkpoint(block_sums, *inputs, use_reentrant=False))
+        x, y = q[:, :, queries], k[:, :, : block.num_keys]
+        sums.append(checkpoint(block_sums, x, y, block.hidden, use_reentrant=False))
     return torch.cat(sums, 2)

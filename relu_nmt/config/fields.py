@@ -228,22 +228,16 @@ class Option:
 
     @property
     def _range_text(self) -> str:
-        limits = []
+        most = None if self.most == math.inf else self.most
+        limits = (("", self.least), ("above ", self.above), ("", most), ("below ", self.below))
+        texts = [f"{word}{shown(limit)}" for word, limit in limits if limit is not None]
+        if len(texts) == 2:
+            return " to ".join(texts)
         if self.least is not None:
-            limits.append(f"{self.least:g}")
-        if self.above is not None:
-            limits.append(f"above {self.above:g}")
-        if self.most not in (None, math.inf):
-            limits.append(str(self.most))
-        if self.below is not None:
-            limits.append(f"below {self.below:g}")
-        if len(limits) == 2:
-            return " to ".join(limits)
-        if self.least is not None:
-            return f"{limits[0]} or more"
-        if self.most not in (None, math.inf):
-            return f"{limits[0]} or less"
-        return limits[0].replace("above", "more than")
+            return f"{texts[0]} or more"
+        if most is not None:
+            return f"{texts[0]} or less"
+        return texts[0].replace("above", "more than")
 
 
 option: Any = Option  # declares a field: gamma: int = option(1, "the power")

@@ -71,14 +71,16 @@ class VisionModel(nn.Module):
         self.config = config
 
     def add_classifier(
-        self, norm: nn.Module, embed_dim: int, num_classes: int, *tokens: Tensor
+        self, norm: nn.Module, embed_dim: int, num_classes: int, class_token: Tensor | None = None
     ) -> None:
-        """Add norm and classifier. Draw its weights and class tokens, which get no decay."""
+        """Add norm and classifier. Draw its weights and the class token, which gets no decay."""
         self.norm = norm
         self.head = nn.Linear(embed_dim, num_classes)
-        initialize(*tokens, self.head.weight)
+        for weight in (class_token, self.head.weight):
+            if weight is not None:
+                initialize(weight)
         nn.init.zeros_(self.head.bias)
-        exempt_from_decay(self, *tokens)
+        exempt_from_decay(self, class_token)
 
     def forward(self, images: Tensor, blocks: Collection[int] = ()) -> VisionOutput:
         """Classify images [B, 3, Y, X], normalized. Also return the output of ``blocks``."""

@@ -80,27 +80,26 @@ def pointwise(problem: AttentionProblem) -> AttentionOutput:
     )
 
 
-def _threshold(problem: AttentionProblem) -> int:
-    """Return the random number of 24 bits below which a weight is dropped. 0 without dropout."""
-    return round(problem.dropout * _DROPOUT_LEVELS)
-
-
 def _arguments(
     problem: AttentionProblem,
     seed: int,
     tokens: dict[str, Tensor],
     further: dict[str, Tensor | None],
 ) -> dict[str, Any]:
-    """Return all arguments of a kernel, by name, but the constants that it is compiled for.
+    """Return the arguments and constants that all kernels have, and its tensors, by name.
 
     ``tokens`` are q, k, v and the other tensors [B, H, N, d] of the kernel, which get strides.
     ``further`` are its tensors without strides.
     """
+    q, k, v = tokens["q"], tokens["k"], tokens["v"]
+    score_map = problem.attention.map
+    value, slope = score_map.kernels()
     scale = problem.row_scale  # c, [B or 1, 1, Nq or 1]
     mask = problem.visibility.key_mask
     if mask is not None:  # of visible keys, [B, Nk]
         mask = mask.contiguous().view(torch.uint8)
-    threshold = _threshold(problem)
+    # Drop a weight if its random number of 24 bits is below this. 0: no dropout.
+    threshold = round(problem.dropout * _DROPOUT_LEVELS)
     arguments: dict[str, Any] = {
         **tokens,
         **further,
@@ -113,12 +112,22 @@ def _arguments(
         "seed": seed,
         "threshold": threshold,
         "keep_scale": _DROPOUT_LEVELS / (_DROPOUT_LEVELS - threshold),
-        "heads": tokens["q"].size(1),
-        "num_queries": tokens["q"].size(2),
-        "num_keys": tokens["k"].size(2),
-        # Of no bias.
+        "heads": q.size(1),
+        "num_queries": q.size(2),
+        "num_keys": k.size(2),
         **dict.fromkeys(("bias", "query_codes", "key_codes")),
         **dict.fromkeys(("bias_stride", "zero", "query_code_batch", "key_code_batch"), 0),
+        "VALUE": value,
+        "SLOPE": slope,
+        "POWER": score_map.power,
+        "HAS_BIAS": problem.bias is not None,
+        "CAUSAL": problem.visibility.hides_later,
+        "HAS_MASK": mask is not None,
+        "DROPOUT": threshold > 0,
+        "WIDTH": q.size(3),
+        "VALUE_WIDTH": v.size(3),
+        "PADDED": _padded(q.size(3)),
+        "VALUE_PADDED": _padded(v.size(3)),
     }
     for name, x in tokens.items():
         for axis, stride in zip(("batch", "head", "stride"), x.stride(), strict=False):
@@ -135,25 +144,6 @@ def _arguments(
 def _stride(x: Tensor | None, axis: int) -> int:
     """Return the stride of an axis, 0 if all share its only entry."""
     return 0 if x is None or x.size(axis) == 1 else x.stride(axis)
-
-
-def _constants(problem: AttentionProblem, q: Tensor, v: Tensor) -> dict[str, Any]:
-    """Return the constants for which all kernels are compiled."""
-    score_map = problem.attention.map
-    value, slope = score_map.kernels()
-    return {
-        "VALUE": value,
-        "SLOPE": slope,
-        "POWER": score_map.power,
-        "HAS_BIAS": problem.bias is not None,
-        "CAUSAL": problem.visibility.hides_later,
-        "HAS_MASK": problem.visibility.key_mask is not None,
-        "DROPOUT": _threshold(problem) > 0,
-        "WIDTH": q.size(3),
-        "VALUE_WIDTH": v.size(3),
-        "PADDED": _padded(q.size(3)),
-        "VALUE_PADDED": _padded(v.size(3)),
-    }
 
 
 class _PointwiseAttention(torch.autograd.Function):
@@ -185,17 +175,12 @@ class _PointwiseAttention(torch.autograd.Function):
         ]
         further = dict(zip(_SUMS, sums, strict=True))
         arguments = _arguments(problem, seed, {"q": q, "k": k, "v": v, "out": out}, further)
-        constants = {
-            **_constants(problem, q, v),
-            "SUMS": has_sums,
-            "LOGS": has_logs,
-            "TELEMETRY": telemetry,
-            # Scale first in float16, which unscaled weights may overflow.
-            "SCALE_FIRST": v.dtype == torch.float16,
-        }
+        arguments |= {"SUMS": has_sums, "LOGS": has_logs, "TELEMETRY": telemetry}
+        # Scale first in float16, which unscaled weights may overflow.
+        arguments["SCALE_FIRST"] = v.dtype == torch.float16
 
         def launch(blocks: BlockSizes) -> None:
-            _run(forward_kernel, q.size(2), blocks.rows, arguments | constants, blocks)
+            _run(forward_kernel, q.size(2), blocks.rows, arguments, blocks)
 
         launch(_blocks("forward", launch, q, k, v, problem)[0])
         # Leave missing gradients None, so that the kernels leave them out.
@@ -238,7 +223,7 @@ def _gradients(
     dq, dk, dv = (_empty_like_tokens(x, x.size(2)) for x in (q, k, v))
     has_total, has_logs = (grad is not None for grad in grad_sums.values())
     scale_first = has_total or has_logs or v.dtype == torch.float16
-    constants = {**_constants(problem, q, v), "TOTAL_GRAD": has_total, "LOGS_GRAD": has_logs}
+    needs_sums = {"TOTAL_GRAD": has_total, "LOGS_GRAD": has_logs}
 
     def by_rows(blocks: BlockSizes) -> Tensor | None:
         """Write the gradient of q. Return the gradient of the table [H, R], if wanted."""
@@ -248,8 +233,8 @@ def _gradients(
             grad_table = problem.bias.table.new_zeros(q.size(0), *problem.bias.table.shape)
         further = {**grad_sums, "grad_bias": grad_table}
         arguments = _arguments(problem, seed, {**inputs, "dq": dq}, further)
-        arguments |= {**constants, "SCALE_FIRST": scale_first, "BIAS_GRAD": bias_grad}
-        _run(rows_kernel, q.size(2), blocks.rows, arguments, blocks)
+        arguments |= {"SCALE_FIRST": scale_first, "BIAS_GRAD": bias_grad}
+        _run(rows_kernel, q.size(2), blocks.rows, arguments | needs_sums, blocks)
         return None if grad_table is None else grad_table.sum(0)
 
     def by_columns(blocks: BlockSizes, sum_dq: Tensor | None = None) -> None:
@@ -258,9 +243,8 @@ def _gradients(
         arguments = _arguments(problem, seed, {**inputs, "dk": dk, "dv": dv}, further)
         # The scale may vary within a block of rows.
         varying = problem.row_scale.size(2) > 1
-        arguments |= {**constants, "SCALE_FIRST": varying or scale_first}
-        arguments["FUSED"] = sum_dq is not None
-        _run(columns_kernel, dk.size(2), blocks.columns, arguments, blocks)
+        arguments |= {"SCALE_FIRST": varying or scale_first, "FUSED": sum_dq is not None}
+        _run(columns_kernel, dk.size(2), blocks.columns, arguments | needs_sums, blocks)
 
     def in_one(blocks: BlockSizes) -> Tensor:
         # Sum in float32, since many blocks add to each row.
