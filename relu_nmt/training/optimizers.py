@@ -5,7 +5,7 @@ An optimizer of your own is most easily a subclass of ``torch.optim.Optimizer``.
 the learning rate of every group.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -156,10 +156,7 @@ def load_optimizer(
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             index_of[parameter] = len(index_of)
-    trained = {}
-    for name in stored:
-        if name in parameters and parameters[name] in index_of:
-            trained[name] = parameters[name]
+    trained = {name: parameters[name] for name in stored if parameters.get(name) in index_of}
     # Adafactor has other tensors for vectors than for matrices.
     keys: dict[bool, set[str]] = {}
     for name, parameter in trained.items():
@@ -169,7 +166,10 @@ def load_optimizer(
     for name, parameter in trained.items():
         fits = fits and stored[name].keys() == keys[parameter.dim() > 1]
         for tensor in stored[name].values():
-            fits = fits and _fits(tensor.shape, parameter.shape)
+            # A scalar fits, and a tensor of the weight's shape with some dimensions averaged.
+            sizes = zip(tensor.shape, parameter.shape, strict=False)
+            fits = fits and tensor.dim() in (0, parameter.dim())
+            fits = fits and all(size in (1, full_size) for size, full_size in sizes)
     if not fits:
         raise CheckpointError(
             f"{path}: the checkpoint holds no optimizer state for this model; add "
@@ -183,11 +183,3 @@ def load_optimizer(
             values[key] = part_like(tensor, parameter)
     # load_state_dict copies the tensors to the parameters' devices.
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
-
-
-def _fits(state: Sequence[int], weight: Sequence[int]) -> bool:
-    """Return True for a scalar, and for the weight's shape with some dimensions averaged."""
-    if not state:
-        return True
-    pairs = zip(state, weight, strict=False)
-    return len(state) == len(weight) and all(size in (1, full) for size, full in pairs)

@@ -134,27 +134,27 @@ class DecoderState(SearchState):
 
     def _compact(self, trees: Tensor) -> Tensor:
         """Keep these trees [R'] and drop dead entries. Return the kept entries, [R', M']."""
-        # Move the entries of live hypotheses to the front, in their order.
         ancestry = self._ancestry[:, :, : self._num_used].index_select(0, trees)
-        alive = ancestry.any(1)  # [R', used]
-        self._num_used = int(alive.sum(1).max())
-        order = alive.byte().argsort(dim=1, descending=True, stable=True)
+        entries = _live_entries(ancestry)
+        self._num_used = entries.size(1)
         # The first step creates the caches, so before it one entry is enough.
         steps = min(max(LEAST_STEPS, self.length), MOST_STEPS) if self.length else 1
         spare = ancestry.size(1) * steps
-        entries = order[:, : self._num_used]
         self._check_memory(len(trees) * (self._num_used + spare))
-        # Gather the ancestry of the kept entries, [R', k, M'].
+        # Spare entries repeat the first entry, so that they hold no NaN: 0 * NaN is NaN.
+        self._select_in_caches(trees, F.pad(entries, (0, spare)))
         ancestry = ancestry.gather(2, entries[:, None].expand(-1, ancestry.size(1), -1))
-        # Index whole vectors among all heads of all trees. Unused entries repeat the first entry,
-        # so that they hold no NaN: 0 * NaN is NaN.
+        self._ancestry = F.pad(ancestry, (0, spare))  # [R', k, M' + spare]
+        return entries
+
+    def _select_in_caches(self, trees: Tensor, entries: Tensor) -> None:
+        """Keep these entries [R', M'] of these trees [R'] in the caches of all layers."""
+        # Index whole vectors among all heads of all trees, [R', H, M'].
         num_heads = self.caches[0].source[0].size(1)
         heads = trees[:, None] * num_heads + torch.arange(num_heads, device=trees.device)
-        index = heads[:, :, None] * self._ancestry.size(2) + F.pad(entries, (0, spare))[:, None]
+        index = heads[:, :, None] * self._ancestry.size(2) + entries[:, None]
         for cache in self.caches:
-            cache.select(index)  # [R', H, M' + spare]
-        self._ancestry = F.pad(ancestry, (0, spare))
-        return entries
+            cache.select(index)
 
     def _check_memory(self, num_entries: int) -> None:
         """Refuse caches of so many entries if they do not fit in CPU memory (OutOfMemoryError)."""
@@ -168,3 +168,13 @@ class DecoderState(SearchState):
 
     def _make_cross_visibility(self) -> Visibility:
         return Visibility(self._beam_size, self._key_mask.size(1), key_mask=self._key_mask)
+
+
+def _live_entries(ancestry: Tensor) -> Tensor:
+    """Return the indices [R, M'] of the entries of live hypotheses, in their order.
+
+    Trees with fewer than M' such entries keep some dead ones.
+    """
+    alive = ancestry.any(1)  # [R, M]
+    order = alive.byte().argsort(dim=1, descending=True, stable=True)
+    return order[:, : int(alive.sum(1).max())]
