@@ -76,9 +76,7 @@ class VisionModel(nn.Module):
         """Add norm and classifier. Draw its weights and the class token, which gets no decay."""
         self.norm = norm
         self.head = nn.Linear(embed_dim, num_classes)
-        for weight in (class_token, self.head.weight):
-            if weight is not None:
-                initialize(weight)
+        initialize(class_token, self.head.weight)
         nn.init.zeros_(self.head.bias)
         exempt_from_decay(self, class_token)
 
@@ -130,10 +128,11 @@ def build_vision_model(config: VisionTransformerConfig, num_classes: int) -> Vis
     return build_in_memory(lambda: vision_models.get(config.family)(config, num_classes))
 
 
-def initialize(*weights: Tensor) -> None:
+def initialize(*weights: Tensor | None) -> None:
     """Draw weights from the normal distribution of standard deviation .02, cut off at 2."""
     for weight in weights:
-        nn.init.trunc_normal_(weight, std=INIT_STD)
+        if weight is not None:
+            nn.init.trunc_normal_(weight, std=INIT_STD)
 
 
 def initialize_linears(modules: Iterable[nn.Module]) -> None:

@@ -7,7 +7,6 @@ import math
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -22,21 +21,15 @@ from relu_nmt.vision.config import VisionTransformerConfig
 from relu_nmt.vision.vision_transformer import PatchEmbedding
 
 
-class Axis(NamedTuple):
+class Axis:
     """The windows along one axis of a map: their side, and the padding that completes them."""
 
-    side: int
-    before: int
-    after: int
-
-    @classmethod
-    def of(cls, length: int, size: int, shifted: bool) -> "Axis":
-        """Divide a length into windows of this size. Shifted ones begin before the map."""
-        side = min(size, length)
-        before = 0
-        if shifted and length > side:
-            before = side - side // 2
-        return cls(side, before % side, -(length + before) % side)
+    def __init__(self, length: int, size: int, shifted: bool) -> None:
+        self.side = min(size, length)
+        self.before = 0
+        if shifted and length > self.side:
+            self.before = (self.side - self.side // 2) % self.side
+        self.after = -(length + self.before) % self.side
 
 
 class Windows:
@@ -63,7 +56,7 @@ class Windows:
         self.size = size
         self.device = x.device
         self.batch = x.size(0)
-        self.axes = [Axis.of(length, size, shifted) for length in grid]
+        self.axes = [Axis(length, size, shifted) for length in grid]
 
     def take(self, x: Tensor) -> Tensor:
         """Return the windows [B W, N', C] of a map [B, N, C], with zeros for padding."""

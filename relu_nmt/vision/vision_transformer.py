@@ -111,8 +111,7 @@ class VisionTransformer(VisionModel):
         self.head = nn.Linear(dim, num_classes)
         base.initialize(self.positions, self.head.weight)
         nn.init.constant_(self.head.bias, config.head_bias)
-        if self.class_token is not None:
-            base.initialize(self.class_token)
+        base.initialize(self.class_token)
         if self.tanh_layer is not None:
             base.initialize(self.tanh_layer.weight)
             nn.init.zeros_(self.tanh_layer.bias)

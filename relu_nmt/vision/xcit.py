@@ -136,13 +136,11 @@ def local_patch_interaction(config: VisionTransformerConfig) -> Convolutions:
 
 
 class XCiTBlock(nn.Module):
-    """Attention between channels, convolutions of the patches if configured, feed-forward network.
-
-    All blocks have the same rate of stochastic depth.
-    """
+    """Attention, perhaps convolutions of the patches, and a feed-forward network."""
 
     def __init__(self, config: VisionTransformerConfig, index: int) -> None:
         super().__init__()
+        # All blocks have the same rate of stochastic depth.
         layer_config = base.pre_norm(config, config.embed_dim, config.drop_path)
         mechanism = base.mechanism(config, index, config.heads)
         self.attention = SelfAttention(config.embed_dim, mechanism)
