@@ -66,10 +66,6 @@ class Command:
     computes: bool = True  # warn if other processes use the same cores
     most_used: str = ""  # the settings with which ``--help`` begins, with spaces between them
     usage: str = ""  # first line of ``--help``, if another than the usual one
-    # A setting that takes the words behind ``--``, flags of the processes that the command starts.
-    # Such settings also have ``command``, which gets all words, and ``user_modules``, which gets
-    # the files of ``--user-module``.
-    remainder: str = ""
 
     def parser(self) -> argparse.ArgumentParser:
         """Return the parser of the command's flags."""
@@ -80,22 +76,15 @@ class Command:
 
     def __call__(self, argv: Sequence[str] | None = None) -> int:
         """Run the command with these arguments, by default the command line's."""
-        # Leave the threads to the processes that a command starts.
-        if isinstance(self.job, str) and not self.remainder:
+        if isinstance(self.job, str):
             choose_threads()
-        words = list(sys.argv[1:] if argv is None else argv)
-        arguments = words
-        if self.remainder and "--" in words:
-            end = words.index("--")
-            flags = shlex.join(words[end + 1 :])
-            arguments = [*words[:end], f"{flag_of(self.remainder)}={flags}"]
-        return run_command(self.parser(), partial(self._run, words), arguments)
+        return run_command(self.parser(), self._run, argv)
 
-    def _run(self, words: list[str], arguments: argparse.Namespace) -> int:
-        settings = read_settings(self.settings_class, arguments)
-        if self.remainder:
-            modules = tuple(arguments.user_module)
-            settings = replace(settings, user_modules=modules, command=tuple(words))
+    def _run(self, arguments: argparse.Namespace) -> int:
+        return self.run_job(read_settings(self.settings_class, arguments))
+
+    def run_job(self, settings: Any) -> int:
+        """Run the job with settings. Return its exit code."""
         job = self.job
         if isinstance(job, str):
             note = crowding_note() if self.computes else ""
@@ -161,3 +150,29 @@ def _print_error(text: str) -> None:
     """Print on standard error. Ignore an error there, as the exit code reports it too."""
     with suppress(OSError):
         print(printable(text), file=sys.stderr)
+
+
+@dataclass(frozen=True)
+class StartingCommand(Command):
+    """A command that starts processes, and takes their flags behind ``--``.
+
+    Its settings have ``command``, which gets all words, and ``user_modules``, which gets the files
+    of ``--user-module``.
+    """
+
+    remainder: str = ""  # the setting that takes the words behind ``--``
+
+    def __call__(self, argv: Sequence[str] | None = None) -> int:
+        """Run the command, leaving the threads to the processes that it starts."""
+        words = list(sys.argv[1:] if argv is None else argv)
+        arguments = words
+        if "--" in words:
+            end = words.index("--")
+            flags = shlex.join(words[end + 1 :])
+            arguments = [*words[:end], f"{flag_of(self.remainder)}={flags}"]
+        return run_command(self.parser(), partial(self._run_with, words), arguments)
+
+    def _run_with(self, words: list[str], arguments: argparse.Namespace) -> int:
+        settings = read_settings(self.settings_class, arguments)
+        modules = tuple(arguments.user_module)
+        return self.run_job(replace(settings, user_modules=modules, command=tuple(words)))

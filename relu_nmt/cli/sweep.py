@@ -27,9 +27,9 @@ machines. Exit code 1: a step failed (a step that diverged is a result).
 """
 
 from relu_nmt.applications.sweep.settings import SweepSettings
-from relu_nmt.cli.command import Command
+from relu_nmt.cli.command import StartingCommand
 
-main = Command(
+main = StartingCommand(
     "relu-nmt-sweep",
     __doc__,
     SweepSettings,

@@ -210,7 +210,7 @@ class ShardedBatches:
         self._folders = folders
         self._limits = limits
         self._make = make
-        self._epoch = FIRST_EPOCH
+        self._folder = folders[0]  # of the batches
         self.longest_group = 0  # in tokens, over all folders
         for folder in reversed(folders):
             self.batches = make(folder, limits)
@@ -224,9 +224,9 @@ class ShardedBatches:
     def begin_epoch(self, epoch: int) -> int:
         """Plan ``epoch`` (from 1) and return its number of batches."""
         folder = self._folders[(epoch - 1) % len(self._folders)]
-        if folder != self._folders[(self._epoch - 1) % len(self._folders)]:
+        if folder != self._folder:
             self.batches = self._make(folder, self._limits)
-        self._epoch = epoch
+        self._folder = folder
         return self.batches.begin_epoch(epoch)
 
     def load(self, index: int) -> TranslationBatch:
