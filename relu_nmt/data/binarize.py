@@ -1,4 +1,4 @@
-"""How text becomes binarized text, on all cores.
+"""Text made into binarized text, on all cores.
 
 The tokens of the text stand between spaces. Chunks of bounded size (:mod:`relu_nmt.io.text_lines`)
 keep the memory small: besides them it has the length of each sentence.

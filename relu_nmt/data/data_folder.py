@@ -254,22 +254,18 @@ class Journal:
         todo = [step for step, files in steps.items() if not self._is_finished(files, form)]
         for step, result in zip(todo, work(todo) if todo else (), strict=True):
             self._note(steps[step], result)
-        return {step: self._result(files) for step, files in steps.items()}
+        finished = self._content["steps"]
+        return {step: finished[files[0].name]["result"] for step, files in steps.items()}
 
     def finish(self, make: Callable[[], Any], files: Sequence[Path], form: Any = Any) -> Any:
         """Return the result of a step. Call ``make`` to do it unless it is finished."""
-        if not self._is_finished(files, form):
-            self._note(files, make())
-        return self._result(files)
+        return self.finish_all({make: files}, lambda _: [make()], form)[make]
 
     def _note(self, files: Sequence[Path], result: Any) -> None:
         """Write down a finished step at once, so that an interrupted run keeps it."""
         records = list(map(file_record, files))
         self._content["steps"][files[0].name] = {"result": result, "files": records}
         write_text(self._path, json.dumps(self._content))
-
-    def _result(self, files: Sequence[Path]) -> Any:
-        return self._content["steps"][files[0].name]["result"]
 
     def _is_finished(self, files: Sequence[Path], form: Any) -> bool:
         with suppress(KeyError, OSError, ValueError):

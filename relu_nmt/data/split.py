@@ -44,9 +44,8 @@ class Split:
     raw_target: list[str] | None = None
     # Cut longer source sentences to this many tokens. The last one is still </s>.
     longest_source: int = NO_LIMIT
-    # Of a chained split: the first sentence of each corpus but the first, and for each corpus the
-    # id of the symbol that begins its source groups. -1 for none.
-    later_corpora: tuple[int, ...] = ()
+    later_corpora: tuple[int, ...] = ()  # first sentence of each chained corpus but the first
+    # For each corpus, the id of the symbol that begins its source groups. -1 for none.
     corpus_tags: tuple[int, ...] = (-1,)
 
     def __post_init__(self) -> None:
@@ -128,7 +127,7 @@ class Split:
     @property
     def stem(self) -> str:
         """The common beginning of its file names: ``data-bin/train.de-en``."""
-        return stem_of(self.source)
+        return str(Path(self.source.prefix).with_suffix(""))
 
     @property
     def name(self) -> str:
@@ -301,14 +300,9 @@ def _sides_of(parts: Sequence[tuple[Split, range]]) -> dict[str, Any]:
     return sides
 
 
-def stem_of(source: Dataset) -> str:
-    """Return the common beginning of a split's file names, see :attr:`Split.stem`."""
-    return str(Path(source.prefix).with_suffix(""))
-
-
 def stored_documents(source: Dataset) -> np.ndarray | None:
     """Return the sentences of each document of a split, int64 [documents]. None if unknown."""
-    path = Path(f"{stem_of(source)}.documents")
+    path = Path(source.prefix).with_suffix(".documents")
     return read_documents(plain_file(path), len(source)) if path.exists() else None
 
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from relu_nmt.data.documents import document_sizes
 from relu_nmt.errors import DataError
 from relu_nmt.io.text_lines import scan_text
-from relu_nmt.jobs.preprocess.conversions import Conversion, Step, convert_texts
+from relu_nmt.jobs.preprocess.text import Conversion, Step, convert_texts
 from relu_nmt.tokenization.pipeline import TextPipeline
 
 
