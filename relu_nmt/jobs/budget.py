@@ -62,20 +62,28 @@ class Pace:
         return VALIDATION_COST * self.validation_batches
 
 
+@dataclass(frozen=True)
+class Choices:
+    """Chosen settings by name, and the pace of a training with them."""
+
+    values: Mapping[str, Any]
+    pace: Pace
+
+
 def within_budget(
     settings: SettingsT,
     training: TrainingRun,
     trial: Callable[[SettingsT], Pace],
-    choose: Callable[[], tuple[Mapping[str, Any], Pace]],
+    choose: Callable[[], Choices],
     kept_names: frozenset[str],
     least_warmup: int = 0,
 ) -> SettingsT:
     """Return settings of a training within ``--budget``. Choose what the user did not.
 
     ``trial`` measures the pace of a training with such settings. ``choose`` returns the choices of
-    a new training besides its length, and the pace with them. A training whose budget grows keeps
-    the choices in ``kept_names``. It has ``least_warmup`` updates of warm-up if there is time.
-    A flag that says when the training ends is a ConfigError.
+    a new training besides its length. A training whose budget grows keeps the choices in
+    ``kept_names``. It has ``least_warmup`` updates of warm-up if there is time. A flag that says
+    when the training ends is a ConfigError.
     """
     config: TrainerConfig = settings.trainer
     assert config.budget is not None
@@ -86,8 +94,7 @@ def within_budget(
             "one of the two out"
         )
     if not training.goes_on:
-        chosen, pace = choose()
-        return with_length(settings, training, pace, chosen, least_warmup)
+        return with_length(settings, training, choose(), least_warmup)
     # Take the choices of the checkpoint, and its length if the budget is equal.
     assert training.checkpoint is not None, "it goes on"
     stored = flat(read_metadata(training.checkpoint).get("args") or {})
@@ -99,7 +106,7 @@ def within_budget(
     settings = filled(settings, {name: stored[name] for name in names & stored.keys()})
     if is_equal:
         return settings
-    return with_length(settings, training, trial(settings), {}, least_warmup)
+    return with_length(settings, training, Choices({}, trial(settings)), least_warmup)
 
 
 def given_names(settings: Any) -> set[str]:
@@ -174,30 +181,30 @@ def faster_dtype(
     settings: SettingsT,
     process: ProcessGroup,
     trial: Callable[[SettingsT], Pace],
-    pace: Pace,
-) -> tuple[dict[str, Any], Pace]:
-    """Choose bfloat16 if updates with it are faster than ``pace``. Return choice and pace."""
+    choices: Choices,
+) -> Choices:
+    """Return the choices, with bfloat16 if its updates are faster."""
     if given_names(settings) & {"bf16", "fp16"}:
-        return {}, pace
+        return choices
     has_bfloat16 = has_fast_bfloat16()
     if process.device.type == "cuda":
         has_bfloat16 = torch.cuda.is_bf16_supported()
-    if not has_bfloat16:
-        return {}, pace
-    faster = trial(filled(settings, {"bf16": True}))
-    if faster.seconds < GAIN * pace.seconds:
-        return {"bf16": True}, faster
-    return {}, pace
+    if has_bfloat16:
+        values = {**choices.values, "bf16": True}
+        pace = trial(filled(settings, values))
+        if pace.seconds < GAIN * choices.pace.seconds:
+            return Choices(values, pace)
+    return choices
 
 
 def with_length(
     settings: SettingsT,
     training: TrainingRun,
-    pace: Pace,
-    chosen: Mapping[str, Any],
+    choices: Choices,
     least_warmup: int = 0,
 ) -> SettingsT:
-    """Return settings with ``chosen`` and the number of updates. Print how long these take."""
+    """Return settings with the choices and the number of updates. Print how long these take."""
+    pace = choices.pace
     trainer: TrainerConfig = settings.trainer
     assert trainer.budget is not None
     budget = Budget.parse(trainer.budget)
@@ -216,7 +223,7 @@ def with_length(
     # A schedule of the user's may depend on the scores at the ends of epochs.
     if "lr_scheduler" in given:
         del paced["validate_interval"]
-    settings = filled(settings, {**chosen, **paced})
+    settings = filled(settings, {**choices.values, **paced})
     total = in_words(seconds or updates * pace.seconds)
     about = "about " if budget.seconds or budget.epochs else ""
     training.say(

@@ -22,7 +22,7 @@ from relu_nmt.training.config import OptimizerConfig
 from relu_nmt.training.distributed import local_part, part_like
 
 PREFIX = "optimizer."
-"""How the names of an optimizer's tensors begin in a checkpoint."""
+"""Beginning of the names of an optimizer's tensors in a checkpoint."""
 
 
 @OPTIMIZERS.register("adamw")

@@ -237,8 +237,8 @@ class Trainer:
             # The weights are unchanged: repeat the update to name the first value that is not
             # finite.
             torch.manual_seed(plan.seed)
-            here = describe_first_not_finite(self.learner, update.batches)
-            first = next(filter(None, self._process.gather(here)), None)
+            description = describe_first_not_finite(self.learner, update.batches)
+            first = next(filter(None, self._process.gather(description)), None)
             raise TrainingError(f"{error}; {first or 'made again, all of it is finite'}") from error
         # Add the numbers to the meters, with the time since the last numbers.
         state = self.state

@@ -20,7 +20,7 @@ FIRST = "is the first that is not finite"
 
 
 class StopCauses(NamedTuple):
-    """What may stop the training after an update, in one process or over all processes."""
+    """Causes to stop the training after an update, in one process or over all processes."""
 
     num_signals: float
     share_of_time: float  # used share of ``--stop-time-hours``, the mean over the processes
@@ -58,7 +58,7 @@ class UpdateSums:
 
     @classmethod
     def unpack(cls, values: list[float], names: Sequence[str]) -> "UpdateSums":
-        """Return the sums that begin a list of packed values. ``names`` are those of metrics."""
+        """Return packed sums, whose metrics have these names."""
         samples, tokens, sentences, signals, share, *pairs = values
         metrics = {name: (pairs[2 * i], pairs[2 * i + 1]) for i, name in enumerate(names)}
         return cls(StopCauses(signals, share), samples, tokens, sentences, metrics)

@@ -11,7 +11,14 @@ from relu_nmt.config.classes import flat
 from relu_nmt.config.fields import options_of
 from relu_nmt.config.shared import BatchingConfig
 from relu_nmt.errors import OutOfMemoryError
-from relu_nmt.jobs.budget import Pace, faster_dtype, filled, given_names, planned_updates
+from relu_nmt.jobs.budget import (
+    Choices,
+    Pace,
+    faster_dtype,
+    filled,
+    given_names,
+    planned_updates,
+)
 from relu_nmt.jobs.train.settings import TranslationTrainingSettings as Settings
 from relu_nmt.jobs.training import TrainingRun
 from relu_nmt.modules.config import ATTENTION_PRESETS
@@ -82,14 +89,6 @@ KEPT = frozenset(SHAPES[0].settings) | {
 """The choices that a training keeps when its budget grows."""
 
 
-@dataclass(frozen=True)
-class Choices:
-    """Chosen settings by name, and the pace of a training with them."""
-
-    values: dict[str, Any]
-    pace: Pace
-
-
 class Chooser:
     """Chooses shape, batch, dtype and rates of a new training, by the pace of trial updates.
 
@@ -112,17 +111,11 @@ class Chooser:
         # Leave a model that a flag or a checkpoint describes as it is.
         self._is_free = settings.arch in FAMILIES and training.checkpoint is None
 
-    def choose(self) -> tuple[dict[str, Any], Pace]:
-        """Return the choices, and the pace with them. Print the choices with reasons."""
-        choices = self._model()
-        dtype, pace = faster_dtype(
-            filled(self._settings, choices.values),
-            self._training.process,
-            self._trial,
-            choices.pace,
-        )
-        choices = self._with_larger_batches(Choices(choices.values | dtype, pace))
-        return choices.values | self._rates(choices), choices.pace
+    def choose(self) -> Choices:
+        """Return the choices. Print them with reasons."""
+        choices = faster_dtype(self._settings, self._training.process, self._trial, self._model())
+        choices = self._with_larger_batches(choices)
+        return Choices({**choices.values, **self._rates(choices)}, choices.pace)
 
     def _say(self, text: str) -> None:
         self._training.say(f"budget {self._settings.trainer.budget}: {text}")
@@ -206,7 +199,7 @@ class Chooser:
         if self._budget.seconds is not None and "max_tokens" not in given_names(self._settings):
             factor = batch_factor(tokens, self._updates(choices))
             if factor > 1:
-                choices = self._measured(choices.values | {"max_tokens": factor * tokens})
+                choices = self._measured({**choices.values, "max_tokens": factor * tokens})
         settings = filled(self._settings, choices.values)
         dtype = "bfloat16" if settings.trainer.bf16 else "float32"
         if settings.trainer.fp16:
@@ -232,7 +225,7 @@ class Chooser:
         epochs = updates / choices.pace.updates_per_epoch
         if self._is_free:
             rates |= dropout_settings(epochs)
-        settings = filled(self._settings, choices.values | rates)
+        settings = filled(self._settings, {**choices.values, **rates})
         schedule = settings.trainer.schedule
         decay = f"then by --lr-scheduler {schedule.lr_scheduler}"
         if schedule.lr_scheduler == "polynomial_decay":
@@ -274,5 +267,5 @@ def peak_rate(width: int, is_pre_norm: bool, is_trained: bool) -> float:
 
 def dropout_settings(epochs: float) -> dict[str, Any]:
     """Return the dropout of a training for so many epochs."""
-    dropout = next(value for most, value in DROPOUTS if epochs <= most)
+    dropout = next(value for most_epochs, value in DROPOUTS if epochs <= most_epochs)
     return {"dropout": dropout, "attention_dropout": min(dropout, MOST_ATTENTION_DROPOUT)}

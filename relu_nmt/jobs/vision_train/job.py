@@ -12,7 +12,7 @@ from torch import Tensor
 from relu_nmt.config import flag_of, shown, split_paths, to_dict
 from relu_nmt.config.classes import flat
 from relu_nmt.errors import CheckpointError, ConfigError, DataError, counted, some_of
-from relu_nmt.jobs.budget import Pace, faster_dtype, measured_pace, within_budget
+from relu_nmt.jobs.budget import Choices, Pace, faster_dtype, measured_pace, within_budget
 from relu_nmt.jobs.training import TrainingRun, training_run
 from relu_nmt.jobs.vision_evaluate.job import check_images
 from relu_nmt.jobs.vision_train.settings import RECIPES, VisionScheduleConfig, VisionTrainerConfig
@@ -119,21 +119,21 @@ def initial_weights(
 
 def choose_dtype(
     settings: Settings, training: TrainingRun, trial: Callable[[Settings], Pace]
-) -> tuple[dict[str, Any], Pace]:
-    """Choose bfloat16 if it is faster. Return choice and pace. Print what a budget changes."""
+) -> Choices:
+    """Choose bfloat16 if it is faster. Print what a budget changes."""
     budget = settings.trainer.budget
     if settings.trainer.max_epoch:
         training.say(
             f"budget {budget}: in place of the {settings.trainer.max_epoch} epochs of --recipe "
             f"{settings.recipe}"
         )
-    chosen, pace = faster_dtype(settings, training.process, trial, trial(settings))
+    choices = faster_dtype(settings, training.process, trial, Choices({}, trial(settings)))
     training.say(
         f"budget {budget}: batches of {settings.batch_size} images in "
-        f"{'bfloat16' if chosen.get('bf16') else 'float32'}; a tenth of warm-up, then "
+        f"{'bfloat16' if choices.values.get('bf16') else 'float32'}; a tenth of warm-up, then "
         f"--lr-scheduler {settings.trainer.schedule.lr_scheduler} to the end"
     )
-    return chosen, pace
+    return choices
 
 
 def pace_of(settings: Settings, images: ImageSets, training: TrainingRun) -> Pace:

@@ -124,8 +124,7 @@ def choices_for(num_updates, checkpoint=None, **flags):
     training = SimpleNamespace(checkpoint=checkpoint, process=process, say=lambda text: None)
     task = SimpleNamespace(joined_dictionary=True)
     pace = Pace(seconds=990 / num_updates, updates_per_epoch=600)  # 10 seconds are kept back
-    chosen, _ = Chooser(settings, task, training, lambda settings: pace).choose()
-    return chosen
+    return Chooser(settings, task, training, lambda settings: pace).choose().values
 
 
 @pytest.mark.parametrize(
