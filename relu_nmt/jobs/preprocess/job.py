@@ -189,45 +189,53 @@ def _given_files(job: Job) -> dict[str, Path]:
 def _check_folder(job: Job, key: str) -> dict[str, Any] | None:
     """Return the manifest if the folder is complete. Refuse to replace another folder."""
     # Read the manifest. Remove a damaged one only with --overwrite.
+    manifest_path = job.folder / data_folder.MANIFEST_NAME
     advice = "give another --destdir, or --overwrite to replace it"
     try:
         manifest = data_folder.manifest_content(job.folder, advice)
     except DataError:
         if not job.config.overwrite:
             raise
-        (job.folder / data_folder.MANIFEST_NAME).unlink()
+        manifest_path.unlink()
+        return None
+    if manifest is None:
+        # Refuse to replace present dictionaries, unless an unfinished run explains them.
+        if not job.config.overwrite and not job.work.exists():
+            _refuse_dictionaries(job.config)
         return None
     # A complete folder of the same job needs no work, unless a file was damaged.
-    if manifest is not None and manifest.get("key") == key:
+    if manifest.get("key") == key:
         try:
             return data_folder.read_manifest(job.folder, with_checksums=True)
         except DataError as damage:
             job.say(f"{damage}: making the folder again")
-            (job.folder / data_folder.MANIFEST_NAME).unlink()
+            manifest_path.unlink()
             return None
-    if manifest is not None:
-        if not job.config.overwrite:
-            raise DataError(
-                f"{job.config.destdir}: holds data made from other text or settings; {advice}"
-            )
-        # Remove all files of the old folder, so that no old file is taken for a new one.
-        (job.folder / data_folder.MANIFEST_NAME).unlink()
-        given = [path.resolve() for path in _given_files(job).values()]
-        for name in manifest["files"]:
-            path = job.folder / name
-            if os.path.isfile(path) and path.resolve() not in given:
-                path.unlink()
-    elif not job.config.overwrite and not job.work.exists():
-        # Refuse to replace present dictionaries, since no unfinished run explains them.
-        dictionaries = (job.config.srcdict, job.config.tgtdict)
-        for language, given_path in zip(job.config.languages, dictionaries, strict=False):
-            path = data_folder.dictionary_path(job.config.destdir, language)
-            if path.exists() and not given_path:
-                raise DataError(
-                    f"{path}: exists already; give another --destdir, --overwrite to replace "
-                    "it, or the dictionary to use (--srcdict, --tgtdict)"
-                )
+    if not job.config.overwrite:
+        raise DataError(
+            f"{job.config.destdir}: holds data made from other text or settings; {advice}"
+        )
+    # Remove all files of the old folder, so that no old file is taken for a new one.
+    manifest_path.unlink()
+    given = [path.resolve() for path in _given_files(job).values()]
+    for name in manifest["files"]:
+        path = job.folder / name
+        if os.path.isfile(path) and path.resolve() not in given:
+            path.unlink()
     return None
+
+
+def _refuse_dictionaries(config: Settings) -> None:
+    """Refuse a folder with dictionaries that were not given."""
+    for language, given_path in zip(
+        config.languages, (config.srcdict, config.tgtdict), strict=False
+    ):
+        path = data_folder.dictionary_path(config.destdir, language)
+        if path.exists() and not given_path:
+            raise DataError(
+                f"{path}: exists already; give another --destdir, --overwrite to replace "
+                "it, or the dictionary to use (--srcdict, --tgtdict)"
+            )
 
 
 def _make_dictionaries(

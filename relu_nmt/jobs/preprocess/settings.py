@@ -16,12 +16,11 @@ SPLIT = ("subword", "subword-nmt", "sentencepiece")
 """The need of options of a subword model."""
 TEXTS = Files(beside=r"NAME\.[^.-]+(\.(gz|xz|bz2|zst))?", separator=",")
 _texts = partial(option, None, metavar="FP", files=TEXTS)
-OF_DICTIONARIES = (
+DICTIONARY_SETTINGS = (
     *("srcdict", "tgtdict", "thresholdsrc", "thresholdtgt", "nwordssrc", "nwordstgt"),
     "padding_factor",
 )
-OF_MODEL = (*OF_DICTIONARIES, "subword_size", "subword_model", "target_subword_model")
-"""Settings that contradict ``--like``."""
+NOT_WITH_LIKE = (*DICTIONARY_SETTINGS, "subword_size", "subword_model", "target_subword_model")
 GIVEN = Files(part_of=("destdir",))  # files that the data folder may contain already, and keeps
 
 
@@ -164,7 +163,8 @@ class PreprocessSettings(shared.ClusterOptions):
         if not (self.trainpref or self.validpref or self.testpref):
             raise ConfigError("no text: give --trainpref, --validpref or --testpref")
         if self.like:
-            refuse_given(self, OF_MODEL, f": --like takes dictionaries and subwords of {self.like}")
+            reason = f": --like takes dictionaries and subwords of {self.like}"
+            refuse_given(self, NOT_WITH_LIKE, reason)
         else:
             self._check_dictionaries()
             if self.subword != "none" and not self.subword_model and not self.trainpref:

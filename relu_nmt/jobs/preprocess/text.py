@@ -130,11 +130,8 @@ def _convert(
     step: Step,
 ) -> tuple[dict[SideKey, TextFile], Scans]:
     """Take texts through a step. Texts that it does not change are returned as they are."""
-    conversions: dict[SideKey, Conversion] = {}
-    for side in texts:
-        conversion = _plan(job, side, step)
-        if conversion is not None:
-            conversions[side] = conversion
+    planned = {side: _plan(job, side, step) for side in texts}
+    conversions = {side: plan for side, plan in planned.items() if plan is not None}
 
     def work(sides: list[SideKey]) -> Iterator[dict[str, Any]]:
         todo = [(conversions[side], texts[side]) for side in sides]

@@ -33,8 +33,8 @@ from relu_nmt.jobs.preprocess.settings import PreprocessSettings
 
 COMET = "comet"
 COMET_MODEL = "Unbabel/wmt22-comet-da"
-OF_BLEU = ("metrics", "bleu")
-OF_COMET = ("metrics", COMET)
+NEEDS_BLEU = ("metrics", "bleu")
+NEEDS_COMET = ("metrics", COMET)
 _read = partial(option, files=READ)
 _buckets = partial(option, (), metavar="N,N,...")
 DOCUMENTS = (
@@ -62,15 +62,15 @@ class ScoreSettings:
         choices=(*METRICS, COMET),
         parse=str.lower,
     )
-    src: str | None = _read(None, "sources, which comet reads too", needs=OF_COMET)
+    src: str | None = _read(None, "sources, which comet reads too", needs=NEEDS_COMET)
     comet_model: str = _read(
         COMET_MODEL,
         "model of comet: a file, or a name of Hugging Face's hub",
         metavar="NAME",
-        needs=OF_COMET,
+        needs=NEEDS_COMET,
     )
     order: int = option(
-        4, "longest n-gram of BLEU", flags=("-o",), least=1, most=100, needs=OF_BLEU
+        4, "longest n-gram of BLEU", flags=("-o",), least=1, most=100, needs=NEEDS_BLEU
     )
     # TER ignores case anyway.
     ignore_case: bool = option(False, "ignore case", needs=("metrics", "bleu", "chrf"))
