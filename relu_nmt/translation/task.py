@@ -173,13 +173,13 @@ class TranslationTask:
         return Split(
             source,
             target,
-            len(self.source_dictionary),
-            len(self.target_dictionary),
-            self.separators,
-            alignments,
-            stored_documents(source),
-            stored_lines(source),
-            None if target is None else stored_lines(target),
+            source_vocab_size=len(self.source_dictionary),
+            target_vocab_size=len(self.target_dictionary),
+            separators=self.separators,
+            alignments=alignments,
+            documents=stored_documents(source),
+            raw_source=stored_lines(source),
+            raw_target=None if target is None else stored_lines(target),
         )
 
     def load_chained(self, split: str, with_alignments: bool = False) -> list[Split]:

@@ -77,7 +77,7 @@ def run(settings: Settings, *, progress: bool = True) -> dict[str, Any]:
 def _run_one(settings: Settings, progress: bool) -> dict[str, Any]:
     """Make one data folder, see :func:`run`."""
     try:
-        job = _make_job(settings, lambda text: print(printable(text)) if progress else None)
+        job = _make_job(settings, lambda line: print(printable(line)) if progress else None)
         hides_progress = settings.no_progress_bar or not progress
         with hidden_progress(hides_progress), ExitStack() as open_files:
             return _make_folder(job, open_files)

@@ -25,14 +25,18 @@ def job_like(settings: Settings, path: str, say: Callable[[str], None]) -> Job:
         raise CheckpointError(
             f"{path}: has no dictionaries; give a checkpoint of a translation model"
         )
-    for name, text in (("source_lang", task.source_text), ("target_lang", task.target_text)):
-        pair = f"{task.source_lang} to {task.target_lang}"
-        _check_language(settings, name, text.language, pair, say)
+    pair = f"{task.source_lang} to {task.target_lang}"
+    _check_language(settings, "source_lang", task.source_lang, pair, say)
+    _check_language(settings, "target_lang", task.target_lang, pair, say)
     # Take the steps from raw text to the tokens of a data folder.
     pipelines = []
-    for text in (task.source_text, task.target_text):
-        subword = WholeWords() if isinstance(text.subword, WholeWords) else text.subword
-        pipelines.append(replace(text, subword=subword, sentence_separator=None, detokenizer=""))
+    for pipeline in (task.source_text, task.target_text):
+        subword = pipeline.subword
+        if isinstance(subword, WholeWords):
+            subword = WholeWords()
+        pipelines.append(
+            replace(pipeline, subword=subword, sentence_separator=None, detokenizer="")
+        )
     # Remove the separator from the dictionary: reading adds it to sentences.
     dictionaries = [task.source_dictionary, task.target_dictionary]
     if task.separators is not None:

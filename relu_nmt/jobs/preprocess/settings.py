@@ -16,11 +16,10 @@ SPLIT = ("subword", "subword-nmt", "sentencepiece")
 """The need of options of a subword model."""
 TEXTS = Files(beside=r"NAME\.[^.-]+(\.(gz|xz|bz2|zst))?", separator=",")
 _texts = partial(option, None, metavar="FP", files=TEXTS)
-DICTIONARY_SETTINGS = (
+NOT_WITH_LIKE = (
     *("srcdict", "tgtdict", "thresholdsrc", "thresholdtgt", "nwordssrc", "nwordstgt"),
-    "padding_factor",
+    *("padding_factor", "subword_size", "subword_model", "target_subword_model"),
 )
-NOT_WITH_LIKE = (*DICTIONARY_SETTINGS, "subword_size", "subword_model", "target_subword_model")
 GIVEN = Files(part_of=("destdir",))  # files that the data folder may contain already, and keeps
 
 

@@ -303,9 +303,9 @@ def _learn_models(job: Job, journal: Journal, words: Mapping[SideKey, TextFile])
 def _learn_model(job: Job, path: Path, texts: Sequence[TextFile]) -> None:
     config = job.config
     job.say(f"learning {config.subword_size} subwords for {path.name}")
-    text = base.LearningText(texts, job.workers)
+    learning_text = base.LearningText(texts, job.workers)
     kind = base.subword_models.get(config.subword)
-    learn = partial(kind.learn, text, config.subword_size, config.seed)
+    learn = partial(kind.learn, learning_text, config.subword_size, config.seed)
     content = call_aside(learn, f"learning {path.name}")
     num_learned = kind.load(content).num_learned
     if num_learned is not None and num_learned < config.subword_size:
