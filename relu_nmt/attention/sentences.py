@@ -24,7 +24,14 @@ SHORT = 16
 
 @dataclass(frozen=True)
 class SentenceRows:
-    """The tokens of a batch [B, N] as rows [R, L] of one sentence each, in their order."""
+    """The tokens of a batch [B, N] as rows [R, L] of one sentence each, in their order.
+
+    Example:
+        >>> real = torch.ones(1, 3, dtype=torch.bool)
+        >>> rows = SentenceRows.of_tokens(torch.tensor([[0, 1, 1]]), real)
+        >>> rows.token_of_entry.tolist(), rows.entry_of_token.tolist(), rows.mask.tolist()
+        ([[0, 0], [1, 2]], [[0, 2, 3]], [[True, False], [True, True]])
+    """
 
     # All int64 but the mask. Tokens are indices into the flattened batch, entries indices into the
     # flattened rows. Entries of padding in the first three are arbitrary.

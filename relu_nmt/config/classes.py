@@ -221,7 +221,7 @@ def flat(values: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class GivenValues:
-    """The values that a user types and those of a file, by the names of the options."""
+    """The values that a user types, and the values of a file, by the names of the options."""
 
     config_class: type
     typed: dict[str, Any]  # with the options of registered parts in their fields
@@ -232,8 +232,8 @@ class GivenValues:
         """Return these values. A part that is typed replaces the part of the file."""
         options = all_options(config_class)
         parts = {name for name in typed if options[name].with_options}
-        kept = {name: value for name, value in file.items() if name not in parts}
-        file = with_part_options(options, kept, {})
+        file = {name: value for name, value in file.items() if name not in parts}
+        file = with_part_options(options, file, {})
         return cls(config_class, with_part_options(options, typed, file), file)
 
     @property
@@ -244,14 +244,14 @@ class GivenValues:
     def complete(self) -> dict[str, Any]:
         """Return the value of every option, each checked. See :func:`merged`."""
         options = all_options(self.config_class)
-        user_presets: dict[str, Any] = {}  # of options that the user changed
+        user_presets: dict[str, Any] = {}  # if the user changed the option that has them
         presets: dict[str, Any] = {}
         # Each layer overrides the next ones, and the defaults.
         layers = ChainMap(self.typed, user_presets, self.file, presets)
         for name, entry in options.items():
             value = self.typed.get(name, self.file.get(name, entry.default))
             if entry.brings and not is_off(value):
-                presets |= {n: x for n, x in entry.brings.items() if n in options}
+                presets |= entry.brings
         # Apply presets in the order of the fields, so that one preset may choose another.
         for name, entry in options.items():
             if entry.presets is not None:

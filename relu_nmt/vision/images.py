@@ -1,5 +1,6 @@
 """Images and their classes, in class folders, a zip file, a NumPy archive or a parquet table."""
 
+import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -193,11 +194,8 @@ def _image_set(
             f"must lie in {counted(least_classes, 'class folder')} or more ({folder}cat/1.jpg, "
             f"{folder}dog/1.jpg)"
         )
-    of_classes: list[str] = []
-    counts: list[int] = []
-    for label in classes:
-        of_classes += by_class[label]
-        counts.append(len(by_class[label]))
+    of_classes = list(itertools.chain.from_iterable(by_class[label] for label in classes))
+    counts = [len(by_class[label]) for label in classes]
     labels = np.repeat(np.arange(len(classes), dtype=np.int64), counts)
     # Note the files and folders that are left out.
     visible = (path for path in paths if not image_files.is_hidden(path[len(folder) :]))
