@@ -5,8 +5,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from relu_nmt.data.document_settings import SINGLE_SENTENCES, DocumentConfig, WindowConfig
-from relu_nmt.data.documents import SEPARATOR_TESTS, read_documents, write_documents
+from relu_nmt.data.document_settings import SINGLE_SENTENCES
 from relu_nmt.data.groups import (
     deal_lengths,
     describe_lengths,
@@ -17,8 +16,6 @@ from relu_nmt.data.groups import (
 )
 from relu_nmt.data.separators import Separators
 from relu_nmt.data.split import Split
-from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.tokenization.sentences import join_texts
 from tests.tiny import as_lists, write_dataset
 
 SIZES = st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=12), max_size=8)
@@ -220,115 +217,6 @@ def test_sizes_are_those_of_the_tokens(tmp_path_factory, documents, limit, separ
             assert ids.count(7) == (groups.count[i] if separated else 0)
 
 
-def test_documents_are_off_by_default():
-    assert not DocumentConfig().active
-    assert DocumentConfig().training_lengths == ()
-
-
-@pytest.mark.parametrize(
-    ("settings", "training", "validation"),
-    [
-        ({"max_doc_tokens": 128}, (128,), 128),
-        ({"doc_mixture": (1, 128, 512)}, (1, 128, 512), 512),
-        ({"doc_mixture": (1, 512), "max_doc_tokens": 256}, (1, 512), 256),
-    ],
-)
-def test_settings_give_the_lengths_of_training_and_validation(settings, training, validation):
-    config = DocumentConfig(**settings)
-    assert config.active
-    assert config.training_lengths == training
-    assert config.validation_length == validation
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"max_doc_tokens": 0}, "--max-doc-tokens 0: expected 1"),
-        ({"doc_mixture": (1, -5)}, "--doc-mixture 1,-5: expected"),
-        ({"sentence_separator": True}, "give --max-doc-tokens or --doc-mixture"),
-    ],
-)
-def test_wrong_document_settings_are_errors(settings, message):
-    with pytest.raises(ConfigError, match=message):
-        DocumentConfig(**settings)
-
-
-def test_lists_of_lengths_are_read():
-    assert DocumentConfig(doc_mixture="1,128,512").doc_mixture == (1, 128, 512)
-    for text in ("a", "1 2", "1,,2"):
-        with pytest.raises(ConfigError, match=r"--doc-mixture .*expected whole numbers"):
-            DocumentConfig(doc_mixture=text)
-
-
-def test_groups_must_fit_into_a_batch():
-    DocumentConfig(max_doc_tokens=64).check_fits(64)
-    DocumentConfig(max_doc_tokens=64).check_fits(None)
-    DocumentConfig().check_fits(5)
-    with pytest.raises(ConfigError, match="--doc-mixture 64 is more than --max-tokens 63"):
-        DocumentConfig(doc_mixture=(1, 64)).check_fits(63)
-
-
-@pytest.mark.parametrize(
-    ("separator", "lines", "expected"),
-    [
-        ("none", ["", "<d>"], [False, False]),
-        ("blank", ["", " \t", "<d>", "a"], [True, True, False, False]),
-        ("tag", ["<d>", " <d> ", "", "<d> a"], [True, True, False, False]),
-    ],
-)
-def test_separator_lines_are_recognized(separator, lines, expected):
-    assert list(map(SEPARATOR_TESTS[separator], lines)) == expected
-
-
-def test_a_written_side_file_is_read_back(tmp_path):
-    write_documents(tmp_path / "x", [3, 1, 12])
-    assert (tmp_path / "x").read_text() == "3\n1\n12\n"
-    counts = read_documents(tmp_path / "x", 16)
-    assert counts.tolist() == [3, 1, 12]
-    assert counts.dtype == np.int64
-
-
-def test_marks_of_an_editor_are_no_part_of_a_side_file(tmp_path):
-    (tmp_path / "x").write_bytes(b"\xef\xbb\xbf3\r\n1\r\n")
-    assert read_documents(tmp_path / "x").tolist() == [3, 1]
-
-
-@pytest.mark.parametrize(
-    "content", ["3\nx\n", "3\n0\n", "3\n-1\n", "3\n\n", "3\n1\u20285\n", "3\n" + "9" * 30]
-)
-def test_a_damaged_side_file_is_an_error(tmp_path, content):
-    (tmp_path / "x").write_text(content)
-    with pytest.raises(DataError, match="x:2: expected a document's number of sentences"):
-        read_documents(tmp_path / "x")
-
-
-def test_a_side_file_of_another_split_is_an_error(tmp_path):
-    write_documents(tmp_path / "x", [3, 1])
-    with pytest.raises(DataError, match="4 sentences in 2 documents, but the split has 5"):
-        read_documents(tmp_path / "x", 5)
-    with pytest.raises(DataError, match="cannot read"):
-        read_documents(tmp_path / "y")
-
-
-@pytest.mark.parametrize(
-    "language", ["zh", "zh_TW", "zh-Hans", "zho_Hant", "cmn", "yue", "ja", "jpn"]
-)
-def test_texts_in_chinese_and_japanese_are_joined_without_spaces(language):
-    assert join_texts(["「よし。」", "", "はい。"], language) == "「よし。」はい。"
-    assert join_texts(["Python を", "Java も。", "OK!", "Yes."], language) == (
-        "Python をJava も。OK! Yes."
-    )
-    assert (
-        join_texts(["我 来 。", "你 好 。", "OK"], language) == "我 来 。 你 好 。 OK"
-    )  # tokenized
-
-
-@pytest.mark.parametrize("language", ["de", "en", "ko", "th", "zh_Latn", "", "zha"])
-def test_texts_in_other_languages_are_joined_with_spaces(language):
-    assert join_texts(["가나.", "", "다라."], language) == "가나. 다라."
-    assert join_texts([], language) == join_texts([""], "zh") == ""
-
-
 DOCUMENTS = st.lists(st.lists(st.integers(1, 20), max_size=7), max_size=5)
 
 
@@ -370,16 +258,3 @@ def test_windows_are_as_large_as_the_limit_allows(documents, limit, overlap):
             assert 1 + totals[window.first + 1] - totals[window.context - 1] > limit
         context = first_context(totals, earliest, window.first, window.end, limit)
         assert context == window.context
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"max_doc_tokens": 0}, "--max-doc-tokens 0: expected 1"),
-        ({"max_doc_tokens": 8, "window_overlap": -1}, "--window-overlap -1: expected 0"),
-        ({"max_doc_tokens": 1, "window_overlap": 2}, "--window-overlap 2: .*single sentences"),
-    ],
-)
-def test_wrong_settings_of_windows_are_errors(settings, message):
-    with pytest.raises(ConfigError, match=message):
-        WindowConfig(**settings)

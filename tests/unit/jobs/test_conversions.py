@@ -1,9 +1,6 @@
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from relu_nmt.data.documents import document_sizes
-from relu_nmt.errors import DataError
 from relu_nmt.io.text_lines import scan_text
 from relu_nmt.jobs.preprocess.text import Conversion, Step, convert_texts
 from relu_nmt.tokenization.pipeline import TextPipeline
@@ -39,45 +36,3 @@ def test_separators_are_left_out(tmp_path):
     assert done["boundaries"] == [(0, 1), (2, 4), (2, 5), (3, 7)]
     sizes = document_sizes([("x", done["sentences"], done["boundaries"])])
     assert sizes.tolist() == [2, 1]
-
-
-def mark(sizes, extra):
-    """Separator lines of documents of these sizes. ``extra`` repeats some of them."""
-    boundaries = []
-    sentences = 0
-    line = 0
-    for i, size in enumerate(sizes):
-        for _ in range(1 + extra[i % len(extra)]):
-            line += 1
-            boundaries.append((sentences, line))
-        sentences += size
-        line += size
-    return sentences, boundaries
-
-
-@given(
-    st.lists(st.integers(1, 5), min_size=1, max_size=8),
-    st.lists(st.integers(0, 2), min_size=1, max_size=3),
-)
-def test_repeated_separators_do_not_change_document_sizes(sizes, extra):
-    first = mark(sizes, [0])
-    second = mark(sizes, extra)
-    assert document_sizes([("a", *first), ("b", *second)]).tolist() == sizes
-
-
-def test_sides_with_different_boundaries_are_an_error():
-    first = mark([3, 2, 4], [0])
-    second = mark([3, 3, 3], [1])
-    with pytest.raises(DataError) as caught:
-        document_sizes([("a", *first), ("b", *second)])
-    assert str(caught.value).startswith(
-        "a:8: document 3 begins after 5 sentences, but at b:12 after 6;"
-    )
-
-
-def test_an_extra_boundary_on_one_side_is_an_error():
-    first = mark([3, 2], [0])
-    second = mark([3, 2, 1], [0])
-    for sides in ([("a", *first), ("b", *second)], [("b", *second), ("a", *first)]):
-        with pytest.raises(DataError, match=r"b:8: a document boundary after 5 sentences that"):
-            document_sizes(sides)
