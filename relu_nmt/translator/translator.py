@@ -188,9 +188,8 @@ class Translator:
             DataError: a sentence is too long for learned positions, ``lines`` is a single text,
                 the model cannot write a forced term, or a term is forced in a blank line.
         """
-        terms, settings = _divided(options)
-        request = TranslationRequest(plain_lines(lines), **terms)
-        return self._translate(request, generation_config(config, settings))[0]
+        request = TranslationRequest(plain_lines(lines), **_request_fields(options))
+        return self._translate(request, generation_config(config, options))[0]
 
     def translate_nbest(
         self,
@@ -206,9 +205,8 @@ class Translator:
         seeds the draws of sampling. See :meth:`translate` for other arguments (``nbest=5``) and
         errors.
         """
-        terms, settings = _divided(options)
-        request = TranslationRequest(plain_lines(lines), **terms)
-        translated = self._translate(request, generation_config(config, settings), first_id)
+        request = TranslationRequest(plain_lines(lines), **_request_fields(options))
+        translated = self._translate(request, generation_config(config, options), first_id)
         return [window.translations for window in translated.windows]
 
     def translate_documents(
@@ -239,9 +237,9 @@ class Translator:
         if max_doc_tokens is None:
             max_doc_tokens = self.max_doc_tokens
         windows = WindowConfig(max_doc_tokens, window_overlap, repair=True)
-        terms, settings = _divided(options)
-        request = TranslationRequest.of_documents(documents, windows=windows, **terms)
-        return self._translate(request, generation_config(config, settings))
+        fields = _request_fields(options)
+        request = TranslationRequest.of_documents(documents, windows=windows, **fields)
+        return self._translate(request, generation_config(config, options))
 
     def translate_document(self, lines: Iterable[str], **settings: Any) -> TranslatedLines:
         """Return the translation of one document, with a line for each of its lines.
@@ -455,9 +453,7 @@ class WindowTranslator:
         alignment = hypothesis.alignment
         if self._replaces_unknown and alignment is not None and UNK in tokens:
             # Forced text may contain banned terms. Then words are replaced as if none were banned.
-            banned = source.banned
-            if self._has_banned(banned, tokens):
-                banned = None
+            banned = None if self._has_banned(source.banned, tokens) else source.banned
             is_banned = partial(self._has_banned, banned)
             tokens = replace_unknown_words(tokens, source.tokens, alignment, self._words, is_banned)
         return Translation(translator.text_of(tokens), tokens, hypothesis, source.tokens)
@@ -466,8 +462,6 @@ class WindowTranslator:
         return banned is not None and banned.occur_in(self._translator.text_of(tokens))
 
 
-def _divided(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Divide options into fields of :class:`TranslationRequest` and settings of the search."""
-    terms = {name: value for name, value in options.items() if name in TERMS}
-    settings = {name: value for name, value in options.items() if name not in TERMS}
-    return terms, settings
+def _request_fields(options: dict[str, Any]) -> dict[str, Any]:
+    """Take the fields of :class:`TranslationRequest` out of options, which keep search settings."""
+    return {name: options.pop(name) for name in TERMS if name in options}
