@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 from relu_nmt.data.document_settings import SINGLE_SENTENCES
@@ -19,7 +20,7 @@ from relu_nmt.jobs.translate.notes import (
     share,
 )
 from relu_nmt.jobs.translate.settings import TranslateDocumentsSettings
-from relu_nmt.jobs.translate.text import InputText
+from relu_nmt.jobs.translate.text import InputText, request_template
 from relu_nmt.tokenization.sentences import SentenceSplitter, join_texts
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.document_search import SourceDocuments, TranslatedDocuments
@@ -52,16 +53,15 @@ def translate_documents(
             print_notes(length)
             length = ""
         print_notes(about_tabs)
-    text.template.windows = windows
-    text.template.limit = source_limit(settings.model, translator)
+    template = request_template(settings, source_limit(settings.model, translator), windows)
     # Divide the lines into sentences if asked. By default, lines that are translated alone are cut.
     split = None
     if settings.split_sentences:
         split = SentenceSplitter(translator.task.source_lang)
-        text.template.split_sentences = False
+        template = replace(template, split_sentences=False)
     sentences, documents = _divided(text.lines, split)
     numbers = list(itertools.chain.from_iterable(documents))
-    request = text.request(sentences, numbers, counts=list(map(len, documents)))
+    request = text.request(template, sentences, numbers, counts=list(map(len, documents)))
     sources = translator.sources.encode(request)
     config = settings.search.resolved(documents=True, workers=0)
     num_searches = len(sources.groups) + sum(len(source.parts[1:]) for source in sources.sentences)
@@ -85,8 +85,7 @@ def translate_documents(
             line_notes.add(number, sentence)
         notes = [*line_notes.texts(), *_notes(translated, config)]
         if is_one_of_several:
-            named = [f"{settings.file}: {note}" for note in (about_tabs, *notes) if note]
-            print_notes(*named)
+            print_notes(*(f"{settings.file}: {note}" for note in (about_tabs, *notes) if note))
         else:
             print_notes(length, _report(sources, translated), *notes)
     return lines, translated

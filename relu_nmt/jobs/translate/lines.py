@@ -18,7 +18,7 @@ from relu_nmt.jobs.translate.line_format import LineFormat
 from relu_nmt.jobs.translate.model import load_translator, source_limit
 from relu_nmt.jobs.translate.notes import LineNotes, limit_note, named_lines, print_notes
 from relu_nmt.jobs.translate.settings import TranslateLinesSettings
-from relu_nmt.jobs.translate.text import InputText
+from relu_nmt.jobs.translate.text import InputText, request_template
 from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.translation.search.translations import SourceSentence, TranslatedLines, Translation
 
@@ -61,10 +61,10 @@ class _LineTranslation:
         limit = source_limit(settings.model, self._translator)
         self._format = LineFormat(self._translator.task, settings.model, settings.search)
         self._input = InputText(settings, settings.input)
-        self._input.template.limit = limit
+        self._template = request_template(settings, limit)
         if settings.attention_pictures is not None:
             # A picture shows the attention of a whole line.
-            self._input.template.split_sentences = False
+            self._template = replace(self._template, split_sentences=False)
         else:
             # Refuse a missing library for --split-sentences before the first line.
             self._translator.sources.splitter(settings.split_sentences)
@@ -90,7 +90,7 @@ class _LineTranslation:
             # Compare the prefixes with the lines so far, since their total is not known yet.
             text.check_prefixes(is_complete=False)
             numbers = range(begin, len(text.lines))
-            request = text.request(text.lines[begin:], numbers)
+            request = text.request(self._template, text.lines[begin:], numbers)
             sources = self._translator.sources.encode(request)
             self.notes.missing_splitter = sources.note or self.notes.missing_splitter
             lengths: list[int] = []

@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from relu_nmt.data.document_settings import WindowConfig
 from relu_nmt.errors import DataError, counted
 from relu_nmt.io.plain_text import MOST_LINES, refuse_markup
 from relu_nmt.io.text_lines import named_input, read_lines
 from relu_nmt.jobs.translate.notes import named_lines
 from relu_nmt.jobs.translate.settings import BannedTermOptions, TermOptions
+from relu_nmt.translation.search.translations import SourceLimit
 from relu_nmt.translator import TranslationRequest
 
 
@@ -17,7 +19,6 @@ class InputText:
     Attributes:
         lines: the lines so far, without the terms behind their tabs.
         terms: the forced terms of each line.
-        template: a request without lines, which all requests are copies of.
     """
 
     def __init__(self, settings: TermOptions, origin: str, lines: Sequence[str] = ()) -> None:
@@ -27,11 +28,6 @@ class InputText:
         self._origin = named_input(origin)
         self._beginning: list[str] = []  # the first lines, to look for markup
         self.add(lines)
-        self.template = replace(
-            banning_request(settings),
-            ordered=settings.constraints != "unordered",
-            split_sentences=settings.split_sentences,
-        )
         self._prefixes = None
         if settings.prefixes is not None:
             self._prefixes = read_lines(settings.prefixes)
@@ -79,19 +75,33 @@ class InputText:
 
     def request(
         self,
+        template: TranslationRequest,
         sentences: Sequence[str],
         numbers: Sequence[int],
         counts: Sequence[int] | None = None,
     ) -> TranslationRequest:
-        """Return a request for sentences of the lines with these numbers, from 0."""
+        """Return the template with sentences of the lines with these numbers, from 0."""
         return replace(
-            self.template,
+            template,
             lines=sentences,
             counts=counts,
             prefixes=[self.prefix(number) for number in numbers],
             forced=[self.terms[number] for number in numbers],
             numbers=[number + 1 for number in numbers],
         )
+
+
+def request_template(
+    settings: TermOptions, limit: SourceLimit, windows: WindowConfig | None = None
+) -> TranslationRequest:
+    """Return a request without lines, with the fields that are the same for all lines."""
+    return replace(
+        banning_request(settings),
+        windows=windows,
+        limit=limit,
+        ordered=settings.constraints != "unordered",
+        split_sentences=settings.split_sentences,
+    )
 
 
 def banning_request(settings: BannedTermOptions) -> TranslationRequest:

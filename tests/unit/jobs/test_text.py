@@ -8,6 +8,7 @@ from relu_nmt.jobs.translate.notes import LineNotes
 from relu_nmt.jobs.translate.settings import TranslateLinesSettings
 from relu_nmt.jobs.translate.text import InputText
 from relu_nmt.translation.search.translations import SourceLimit, SourceSentence
+from relu_nmt.translator import TranslationRequest
 
 
 def test_lines_of_later_parts_have_their_own_numbers_and_prefixes(tmp_path):
@@ -17,8 +18,8 @@ def test_lines_of_later_parts_have_their_own_numbers_and_prefixes(tmp_path):
     text.check_prefixes(is_complete=False)
     text.add(["c", "d\te"])
     assert text.tab_note(1).startswith("NOTE: line 3: what stands behind a tab")
-    text.template.ordered = False
-    request = text.request(["c"], [1])
+    template = TranslationRequest((), ordered=False)
+    request = text.request(template, ["c"], [1])
     assert (request.prefixes, request.forced, request.numbers) == (["y"], [[]], [2])
     assert not request.ordered
     with pytest.raises(DataError, match="prefixes: 2 lines, but the text has more; give one"):
