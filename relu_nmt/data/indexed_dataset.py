@@ -23,8 +23,9 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from relu_nmt.data.data_folder import paths_of
-from relu_nmt.errors import DataError, reporting
+from relu_nmt.errors import DataError, counted, reporting
 from relu_nmt.io.safe_write import plain_file, safe_writer
+from relu_nmt.io.text_lines import read_lines
 
 MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1
@@ -132,6 +133,19 @@ class IndexedDataset:
             )
         return np.frombuffer(data, self._stored).astype(np.int64)
 
+    def raw_lines(self) -> list[str] | None:
+        """Read the sentences before any text step. None if they were not kept."""
+        path = Path(f"{self.prefix}.raw")
+        if not path.exists():
+            return None
+        lines = read_lines(plain_file(path))
+        if len(lines) != len(self):
+            raise DataError(
+                f"{path}: {counted(len(lines), 'line')}, but the split has "
+                f"{counted(len(self), 'sentence')}; run relu-nmt-preprocess again"
+            )
+        return lines
+
     def __reduce__(self) -> tuple[type["IndexedDataset"], tuple[str]]:
         # Another process opens the files itself instead of receiving a copy of the corpus.
         return IndexedDataset, (self.prefix,)
@@ -176,6 +190,16 @@ class DatasetParts:
         part = int(np.searchsorted(self._ends, index, side="right"))
         dataset, numbers = self._parts[part]
         return dataset[numbers.stop - int(self._ends[part]) + index]
+
+    def raw_lines(self) -> list[str] | None:
+        """Read the sentences before any text step. None if those of a part were not kept."""
+        lines: list[str] = []
+        for dataset, numbers in self._parts:
+            lines_of_part = dataset.raw_lines()
+            if lines_of_part is None:
+                return None
+            lines += lines_of_part[numbers.start : numbers.stop]
+        return lines
 
 
 Dataset = IndexedDataset | DatasetParts

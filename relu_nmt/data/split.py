@@ -3,6 +3,7 @@
 import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from relu_nmt.data.indexed_dataset import Dataset, DatasetParts
 from relu_nmt.data.separators import Separators, join_sentences
 from relu_nmt.errors import DataError, counted
 from relu_nmt.io.safe_write import plain_file
-from relu_nmt.io.text_lines import read_lines
 
 SOURCE, TARGET = 0, 1  # positions of the sides in pairs
 NO_LIMIT = 2**31 - 1  # the largest number of tokens in an index
@@ -39,9 +39,6 @@ class Split:
     separators: Separators | None = None
     alignments: Dataset | None = None
     documents: np.ndarray | None = None  # sentences of each document, int64. None: unknown
-    # The sentences before any text step. Kept for validation and test sets only.
-    raw_source: list[str] | None = None
-    raw_target: list[str] | None = None
     # Cut longer source sentences to this many tokens. The last one is still </s>.
     longest_source: int = NO_LIMIT
     later_corpora: tuple[int, ...] = ()  # first sentence of each chained corpus but the first
@@ -87,8 +84,6 @@ class Split:
             first,
             **_sides_of([(split, range(len(split))) for split in splits]),
             documents=documents,
-            raw_source=None,
-            raw_target=None,
             later_corpora=tuple(np.cumsum(list(map(len, splits)))[:-1].tolist()),
             corpus_tags=tuple(tags) or (-1,) * len(splits),
         )
@@ -113,13 +108,10 @@ class Split:
     def _part(self, begins: np.ndarray, first: int, last: int) -> "Split":
         """Return documents ``first`` to ``last - 1``. Each begins at its sentence in ``begins``."""
         sentences = range(int(begins[first]), int(begins[last]))
-        lines = slice(sentences.start, sentences.stop)
         return replace(
             self,
             **_sides_of([(self, sentences)]),
             documents=None if self.documents is None else self.documents[first:last],
-            raw_source=None if self.raw_source is None else self.raw_source[lines],
-            raw_target=None if self.raw_target is None else self.raw_target[lines],
             later_corpora=(),
             corpus_tags=(-1,),
         )
@@ -163,6 +155,16 @@ class Split:
     def target_sizes(self) -> np.ndarray | None:
         """Tokens of each target sentence with ``</s>``, int32 [N]. None for source-only data."""
         return None if self.target is None else self.target.sizes + self._num_separators
+
+    @cached_property
+    def raw_source(self) -> list[str] | None:
+        """The source sentences before any text step. Kept for validation and test sets only."""
+        return self.source.raw_lines()
+
+    @cached_property
+    def raw_target(self) -> list[str] | None:
+        """The target sentences before any text step. None for source-only data too."""
+        return None if self.target is None else self.target.raw_lines()
 
     def require_documents(self, purpose: str, length: int) -> np.ndarray:
         """Return the sentences of each document, int64 [documents], for the flag ``purpose``."""
@@ -304,20 +306,6 @@ def stored_documents(source: Dataset) -> np.ndarray | None:
     """Return the sentences of each document of a split, int64 [documents]. None if unknown."""
     path = Path(source.prefix).with_suffix(".documents")
     return read_documents(plain_file(path), len(source)) if path.exists() else None
-
-
-def stored_lines(side: Dataset) -> list[str] | None:
-    """Return the raw sentences of a side of a split. None if they were not kept."""
-    path = Path(f"{side.prefix}.raw")
-    if not path.exists():
-        return None
-    lines = read_lines(plain_file(path))
-    if len(lines) != len(side):
-        raise DataError(
-            f"{path}: {counted(len(lines), 'line')}, but the split has "
-            f"{counted(len(side), 'sentence')}; run relu-nmt-preprocess again"
-        )
-    return lines
 
 
 def first_of(mask: np.ndarray) -> tuple[int, str]:

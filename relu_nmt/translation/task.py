@@ -14,7 +14,7 @@ from relu_nmt.data.data_folder import NO_LANGUAGE
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR, UNK, Dictionary
 from relu_nmt.data.indexed_dataset import AlignmentDataset, IndexedDataset
 from relu_nmt.data.separators import Separators
-from relu_nmt.data.split import Split, stored_documents, stored_lines
+from relu_nmt.data.split import Split, stored_documents
 from relu_nmt.errors import CheckpointError, DataError, ReluNmtError
 from relu_nmt.tokenization.pipeline import TextPipeline, load_pipeline
 
@@ -178,8 +178,6 @@ class TranslationTask:
             separators=self.separators,
             alignments=alignments,
             documents=stored_documents(source),
-            raw_source=stored_lines(source),
-            raw_target=None if target is None else stored_lines(target),
         )
 
     def load_chained(self, split: str, with_alignments: bool = False) -> list[Split]:

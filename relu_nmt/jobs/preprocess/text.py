@@ -106,8 +106,10 @@ def tokenize(job: Job, inputs: Inputs, journal: Journal) -> TokenizedText:
 
 def _needed(step: Step, pipelines: Mapping[str, TextPipeline]) -> Step:
     """Return a step from raw text, or KEEP if the pipelines do not change the text."""
-    is_kept = [pipe.keeps_text and not pipe.first_symbol for pipe in pipelines.values()]
-    return Step.KEEP if all(is_kept) else step
+    for pipeline in pipelines.values():
+        if not pipeline.keeps_text or pipeline.first_symbol:
+            return step
+    return Step.KEEP
 
 
 def _pipelines(job: Job, model_paths: Mapping[str, Path]) -> dict[str, TextPipeline]:
