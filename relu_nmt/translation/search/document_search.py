@@ -247,7 +247,7 @@ class _Windows:
         requests = []
         for document, queue in list(self.waiting.items()):
             if self._contexts is not None:
-                requests.append(self._contexts.ask(queue.popleft()))
+                requests.append(self._contexts.with_context(queue.popleft()))
             else:
                 requests += [(window, self._documents.joined(window)) for window in queue]
                 queue.clear()
@@ -336,7 +336,7 @@ class _Contexts:
             is_text = ids[part] != separator
             self._translations[number] = np.append(ids[part][is_text], separator)
 
-    def ask(self, window: Window) -> tuple[Window, SourceSentence]:
+    def with_context(self, window: Window) -> tuple[Window, SourceSentence]:
         """Return a window with the longest context that fits and is translated, and its source."""
         documents = self._documents
         windows = documents.windows
@@ -348,13 +348,13 @@ class _Contexts:
             start = first
         # Shorten it until its translation is known and short enough.
         window = window._replace(context=start)
-        context = self._context(window)
+        context = self._translated(window)
         while context is None:
             window = window._replace(context=window.context + 1)
-            context = self._context(window)
+            context = self._translated(window)
         return window, replace(documents.joined(window), context=context)
 
-    def _context(self, window: Window) -> np.ndarray | None:
+    def _translated(self, window: Window) -> np.ndarray | None:
         """Return the translation of the context, or None if it is unknown or too long."""
         documents = self._documents
         # All sentences of the context must have been translated.
