@@ -158,29 +158,30 @@ def _meetings(written: str, read: str, i: int, j: int) -> Iterator[tuple[int, in
 
 def _all_spans(text: str, pieces: Sequence[str | None], matched: dict[int, Span]) -> list[Span]:
     """Return a span for each token: the matched one, or the text between its neighbors' spans."""
-    spans: list[Span] = []
-    # Go through the gaps between neighboring matched tokens, and at both ends of the text.
+    # Both ends of the text are neighbors, too.
     matched = {-1: (0, 0), **matched, len(pieces): (len(text), len(text))}
-    for before, behind in pairwise(list(matched)):
+    gaps = list(pairwise(matched))
+    # If no token in a gap has text, a word that touches a matched token joins its span.
+    for before, behind in gaps:
         begin = matched[before][1]
         end = matched[behind][0]
-        between = pieces[before + 1 : behind]
-        # If no token in the gap has text, a word that touches a matched token joins its span.
         gap = text[begin:end]
-        words = [] if any(between) else gap.split()
+        words = [] if any(pieces[before + 1 : behind]) else gap.split()
         if before >= 0 and words and gap.startswith(words[0]):
-            begin += len(words.pop(0))
-            matched[before] = (matched[before][0], begin)
+            matched[before] = (matched[before][0], begin + len(words.pop(0)))
         if behind < len(pieces) and words and gap.endswith(words[-1]):
-            end -= len(words[-1])
-            matched[behind] = (end, matched[behind][1])
+            matched[behind] = (end - len(words[-1]), matched[behind][1])
+    # List the matched tokens and those between them.
+    spans: list[Span] = []
+    for before, behind in gaps:
         if before >= 0:
             spans.append(matched[before])
         # Share the text among all missing tokens, without the spaces around it.
-        begin = min(begin, end)
+        end = matched[behind][0]
+        begin = min(matched[before][1], end)
         inner = text[begin:end].lstrip()
         first = end - len(inner) if inner else begin
-        for piece in between:
+        for piece in pieces[before + 1 : behind]:
             if piece:
                 spans.append((first, first + len(inner.rstrip())))
             elif piece is None and spans:
