@@ -60,8 +60,8 @@ class FastCache(LayerCache):
     def memory(self) -> tuple[Tensor, Tensor]:
         return _as(self.source, self.dtype)
 
-    def append(self, keys: Tensor, values: Tensor, used: int) -> tuple[Tensor, Tensor]:
-        all_keys, all_values = _as(super().append(keys, values, used), keys.dtype)
+    def append_keys(self, keys: Tensor, values: Tensor, used: int) -> tuple[Tensor, Tensor]:
+        all_keys, all_values = _as(super().append_keys(keys, values, used), keys.dtype)
         if keys.is_cpu and keys.dtype.itemsize == 2:
             # Products in 16 bits copy slices, and copies of a transposed slice are slow.
             return all_keys.contiguous(), all_values.contiguous()

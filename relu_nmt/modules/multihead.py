@@ -21,7 +21,7 @@ class KeyValueCache(Protocol):
     def memory(self) -> tuple[Tensor, Tensor]:
         """Return the keys and values of the source, [B, H, S, d] each."""
 
-    def append(self, keys: Tensor, values: Tensor, used: int) -> tuple[Tensor, Tensor]:
+    def append_keys(self, keys: Tensor, values: Tensor, used: int) -> tuple[Tensor, Tensor]:
         """Store the newest keys and values. Return keys and values of the ``used`` tokens."""
 
 
@@ -104,7 +104,7 @@ class SelfAttentionBase(MultiheadAttention):
         """Return the joined heads [B, N, D] of projected states [B, N, 3 D]."""
         q, k, v = self.heads(projected, relative)
         if cache is not None:
-            k, v = cache.append(k, v, visibility.num_keys)
+            k, v = cache.append_keys(k, v, visibility.num_keys)
         return self.attend(q, k, v, visibility, relative.bias)
 
 

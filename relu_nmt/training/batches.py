@@ -52,7 +52,7 @@ class BatchSource(Protocol):
         """Return batch ``index`` of the planned epoch. Called from several threads."""
 
 
-class Scorer(Protocol):
+class ValidationScorer(Protocol):
     """Computes metrics of a validation set, for example BLEU of its translations.
 
     All processes call it, with the model in evaluation mode and its averaged weights in place, and
@@ -76,7 +76,7 @@ class TrainingData:
 
     train: BatchSource
     valid: Mapping[str, BatchSource]
-    scorer: Scorer | None = None
+    scorer: ValidationScorer | None = None
 
 
 def batches_of_process(

@@ -9,7 +9,13 @@ from torch import Tensor
 
 from relu_nmt.errors import DataError
 from relu_nmt.io.progress import progress_bar
-from relu_nmt.training.batches import BatchSource, Scorer, TrainingData, load_ahead, naming_batch
+from relu_nmt.training.batches import (
+    BatchSource,
+    TrainingData,
+    ValidationScorer,
+    load_ahead,
+    naming_batch,
+)
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.distributed import is_sharded, whole_weights
 from relu_nmt.training.learner import Learner
@@ -88,7 +94,7 @@ def reason_of_patience(
 def measure(
     learner: Learner,
     source: BatchSource,
-    scorer: Scorer | None = None,
+    scorer: ValidationScorer | None = None,
     say: Callable[[str], object] = str,
 ) -> dict[str, float]:
     """Return the metrics of a set, losses in bits, over all processes.

@@ -158,7 +158,7 @@ class AlignedSelfAttention(SelfAttentionBase):
             q, k, v = self.heads(rows, relative)
             if cache is not None:
                 # Every beam sees only the last num_keys entries.
-                keys, values = cache.append(k, v, view.document.num_keys)
+                keys, values = cache.append_keys(k, v, view.document.num_keys)
                 k = keys[:, :, -visibility.num_keys :]
                 v = values[:, :, -visibility.num_keys :]
             outputs.append(self.attend(q, k, v, visibility, relative.bias))

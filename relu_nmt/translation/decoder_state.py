@@ -44,7 +44,7 @@ class LayerCache:
         """Return the keys and values of the source, [B, H, S, d] each."""
         return self.source
 
-    def append(self, keys: Tensor, values: Tensor, used: int) -> tuple[Tensor, Tensor]:
+    def append_keys(self, keys: Tensor, values: Tensor, used: int) -> tuple[Tensor, Tensor]:
         """Store the newest keys and values [R, H, k, d]. Return all, [R, H, M', d] each.
 
         ``used`` is M', the number of entries in use. The newest tokens use the last k.

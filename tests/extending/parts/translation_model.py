@@ -23,7 +23,7 @@ class Cache:
     def __init__(self) -> None:
         self.heads: list[Tensor] = []
 
-    def append(self, keys: Tensor, values: Tensor, used: int) -> list[Tensor]:
+    def append_keys(self, keys: Tensor, values: Tensor, used: int) -> list[Tensor]:
         """Store the newest keys and values, and return all."""
         newest = [keys, values]
         if self.heads:
