@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from starlette.exceptions import HTTPException
 
 from relu_nmt.translation.search.document_search import TranslateWindows
-from relu_nmt.translation.search.translations import SourceSentence, Translation, num_sentences
+from relu_nmt.translation.search.translations import SourceSentence, Translation
 
 ResultT = TypeVar("ResultT")
 ItemT = TypeVar("ItemT")
@@ -283,7 +283,7 @@ class Batcher:
         start = time.perf_counter()
         try:
             results = self._translate_windows(sources, self._num_sentences)
-            self._num_sentences += num_sentences(sources)
+            self._num_sentences += sum(len(source.sentences) for source in sources)
             pairs = list(zip(batch, results, strict=True))
             self._on_batch(len(batch), _num_tokens(batch), time.perf_counter() - start)
         except Exception as error:

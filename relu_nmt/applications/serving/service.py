@@ -24,7 +24,7 @@ from relu_nmt.modules.config import SLOTS, AttentionPlace
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.generator import longest_first
-from relu_nmt.translation.search.translations import SourceSentence, Translation, num_sentences
+from relu_nmt.translation.search.translations import SourceSentence, Translation
 from relu_nmt.translator import TranslationRequest, Translator
 from relu_nmt.translator.attention_maps import (
     MOST_WEIGHTS,
@@ -234,7 +234,7 @@ class TranslationService:
                 part = [sources[number] for number in numbers]
                 run = partial(self.batcher.run, partial(translate, part, first_id), request)
                 results = request.wait(self._large_answers.submit(run)) if is_file else run()
-                first_id += num_sentences(part)
+                first_id += len(part)  # no window has parts
                 for number, translations in zip(numbers, results, strict=True):
                     translated[number] = translations
                 segments.num_done += sum(map(self._num_sentences, part))

@@ -78,11 +78,6 @@ class SourceSentence:
         return replace(self, ids=ids, tokens=tokens, reference=reference)
 
 
-def num_sentences(sources: Iterable[SourceSentence]) -> int:
-    """Return how many sentences a search translates one by one."""
-    return sum(len(source.sentences) for source in sources)
-
-
 def joined_tokens(sentences: Iterable[SourceSentence]) -> tuple[np.ndarray, list[str]]:
     """Return the token ids and the tokens of sentences that are read as one."""
     ids = []
