@@ -21,6 +21,7 @@ from relu_nmt.translation.base import Ensemble, StepDecoder, TranslationModel
 from relu_nmt.translation.search.banned_terms import BannedTerms
 from relu_nmt.translation.search.config import GenerationConfig, generation_config
 from relu_nmt.translation.search.document_search import (
+    Decode,
     SourceDocuments,
     TranslatedDocuments,
     TranslateWindows,
@@ -323,7 +324,7 @@ class Translator:
             ConfigError: the settings do not fit the model.
             DataError: the file of ``replace_unk`` cannot be read.
         """
-        return WindowTranslator(self, config)
+        return WindowTranslator(self.generator(config), self.text_of, self.task.target_lang)
 
     def text_of(self, tokens: Sequence[str]) -> str:
         """Return the raw text of target tokens."""
@@ -404,16 +405,21 @@ class Translator:
 
 
 class WindowTranslator:
-    """Finds the n best translations of sentences, or of windows of sentences."""
+    """Finds the n best translations of sentences, or of windows of sentences.
 
-    def __init__(self, translator: Translator, config: GenerationConfig) -> None:
-        self._translator = translator
-        self._generator = translator.generator(config)
-        self._replaces_unknown = config.replace_unk is not None
+    ``decode`` returns the raw text of target tokens, in the ``language`` of the model.
+    """
+
+    def __init__(self, generator: Generator, decode: Decode, language: str) -> None:
+        self._generator = generator
+        self._decode = decode
+        self._language = language
+        replace_unk = generator.config.replace_unk
+        self._replaces_unknown = replace_unk is not None
         # Unknown words become their source word, or the translation of that word in a file.
         self._words: dict[str, str] = {}
-        if config.replace_unk:
-            self._words = load_translations(config.replace_unk)
+        if replace_unk:
+            self._words = load_translations(replace_unk)
 
     def __call__(
         self,
@@ -426,40 +432,39 @@ class WindowTranslator:
         ``first_id`` is the number of the first sentence, which seeds the draws of sampling.
         ``on_progress`` gets the number of sentences of each finished batch.
         """
-        translator = self._translator
+        generator = self._generator
         sentences: list[SourceSentence] = []
         for source in sources:
             sentences += source.sentences
         # Check again, since windows join several sentences.
-        check_lengths(sentences, translator.max_source_positions)
-        nbest_lists = iter(self._generator.translate(sentences, first_id, on_progress))
+        check_lengths(sentences, generator.ensemble.max_source_positions)
+        nbest_lists = iter(generator.translate(sentences, first_id, on_progress))
         results = []
         for source in sources:
             by_sentence = []
             for sentence in source.sentences:
                 by_sentence.append([self._translation(sentence, h) for h in next(nbest_lists)])
             # Join the best translations of all sentences, then the second best, and so on.
-            language = translator.task.target_lang
-            scorer = self._generator.scorer
             joined = []
             for translations in zip(*by_sentence, strict=False):
-                joined.append(join_translations(source, translations, language, scorer))
+                joined.append(
+                    join_translations(source, translations, self._language, generator.scorer)
+                )
             results.append(joined)
         return results
 
     def _translation(self, source: SourceSentence, hypothesis: Hypothesis) -> Translation:
-        translator = self._translator
-        tokens = translator.task.target_dictionary.symbols_of(hypothesis.ids)
+        tokens = self._generator.symbols.symbols_of(hypothesis.ids)
         alignment = hypothesis.alignment
         if self._replaces_unknown and alignment is not None and UNK in tokens:
             # Forced text may contain banned terms. Then words are replaced as if none were banned.
             banned = None if self._has_banned(source.banned, tokens) else source.banned
             is_banned = partial(self._has_banned, banned)
             tokens = replace_unknown_words(tokens, source.tokens, alignment, self._words, is_banned)
-        return Translation(translator.text_of(tokens), tokens, hypothesis, source.tokens)
+        return Translation(self._decode(tokens), tokens, hypothesis, source.tokens)
 
     def _has_banned(self, banned: BannedTerms | None, tokens: Sequence[str]) -> bool:
-        return banned is not None and banned.occur_in(self._translator.text_of(tokens))
+        return banned is not None and banned.occur_in(self._decode(tokens))
 
 
 def _request_fields(options: dict[str, Any]) -> dict[str, Any]:
