@@ -74,6 +74,7 @@ class Trainer:
         self.log = log or TrainingLog(config, quiet=not process.is_first)
         self._folder = CheckpointFolder(config)
         self._signals: list[int] = []
+        self._reads_late = process.device.type != "cpu"  # an update's numbers, in the next one
         self._pending: PendingUpdate | None = None  # the last update, if it was not read
         self._causes = NO_CAUSES  # to stop, at the last update that was read
         self._started = time.monotonic()  # earlier by the time of the runs before a resume
@@ -218,7 +219,7 @@ class Trainer:
         self.learner.average.update(number)
         self._pending = update
         # Read at once if a line is due, or if no GPU is left idle meanwhile.
-        if self._process.device.type == "cpu" or number % self.config.log_interval == 0:
+        if not self._reads_late or number % self.config.log_interval == 0:
             self._read_pending()
         return True
 

@@ -122,7 +122,9 @@ def measure(
                 add_metrics(sums, {name: (t.double(), n) for name, (t, n) in metrics.items()})
         if sharded and len(indices) < -(-count // world_size):
             # Compute any batch, since other processes need this one's weights for theirs.
-            learner.loss(source.load(0))
+            batch = source.load(0)
+            with naming_batch(batch, "validation"):
+                learner.loss(batch)
         # Add up the processes, and score translations.
         of_all: dict[str, tuple[float, float]] = {}
         metrics_here = {name: (float(total), n) for name, (total, n) in sums.items()}

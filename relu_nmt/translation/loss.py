@@ -125,7 +125,7 @@ class TranslationObjective(RegularizedObjective):
         metrics = {"loss": (loss.detach(), count), "nll_loss": (nll, count)}
         if self.report_accuracy:
             metrics["accuracy"] = (100 * num_correct, count)
-        if records and batch.alignments is not None:
+        if batch.alignments is not None and self.alignment_lambda != 0:
             weights = self.model.alignment_weights(records[0])  # [B, T, S]
             guided = alignment_loss(weights, batch.alignments)
             metrics["alignment_loss"] = (guided.detach(), count)
