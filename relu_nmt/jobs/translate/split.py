@@ -29,6 +29,7 @@ from relu_nmt.jobs.translate.split_plan import SplitPlan, SplitTranslation
 from relu_nmt.jobs.translate.split_summary import SplitSummary
 from relu_nmt.jobs.translate.text import banning_request
 from relu_nmt.modules.config import AttentionPlace
+from relu_nmt.translation.search.banned_terms import BannedTerms
 from relu_nmt.translation.search.document_search import SourceDocuments, TranslatedDocuments
 from relu_nmt.translation.search.translations import Line, SourceSentence, Translation
 from relu_nmt.translator import Translator
@@ -42,8 +43,9 @@ def run(settings: Settings, *, progress: bool = True) -> SplitTranslation:
     """Translate a split, print the lines and the scores, and write the requested files."""
     translator = load_translator(settings.model, settings.data)
     # Check everything before the translation begins: statistics that the model does not have,
-    # references and metric, sentences that are too long, output files.
+    # banned terms, references and metric, sentences that are too long, output files.
     attention = AttentionReport(settings, translator)
+    banned = translator.sources.banned_terms(banning_request(settings))
     plan = SplitPlan(settings, translator)
     scorer = None
     if plan.split.target is not None and not plan.config.score_reference:
@@ -54,7 +56,7 @@ def run(settings: Settings, *, progress: bool = True) -> SplitTranslation:
     with _output(settings, progress) as output:
         if not plan.has_documents:
             _print(over_long, output)
-        job = _SplitTranslator(settings, translator, plan, attention, output)
+        job = _SplitTranslator(settings, translator, plan, attention, banned, output)
         result = job.translate(progress)
         if scorer is not None and result.groups:
             _score(result, scorer, plan.has_documents, settings.score.scoring)
@@ -147,12 +149,12 @@ class _SplitTranslator:
     translator: Translator
     plan: SplitPlan
     attention: AttentionReport
+    banned: BannedTerms | None
     output: TextIO
 
     def __post_init__(self) -> None:
         self._task = self.translator.task
         self._lines = LineFormat(self._task, self.settings.model, self.settings.search)
-        self._banned = self.translator.sources.banned_terms(banning_request(self.settings))
         self._result = SplitTranslation()
 
     def translate(self, progress: bool) -> SplitTranslation:
@@ -213,7 +215,7 @@ class _SplitTranslator:
             if raw is not None:
                 tokens = task.source_text.encode(raw[i])
             # Cut or empty a sentence that is too long.
-            sentence = SourceSentence(ids, tokens, reference, banned=self._banned)
+            sentence = SourceSentence(ids, tokens, reference, banned=self.banned)
             sentences.append(self.plan.limit.applied(sentence))
         sizes = self.plan.sizes[numbers.start : numbers.stop]
         return SourceDocuments(sentences, counts, sizes, task.separators, self.plan.windows)

@@ -110,7 +110,7 @@ class SplitTranslation:
     scores: dict[str, Score] = field(default_factory=dict)  # the main one first
     # Sentences of groups whose translation has the same number of sentences.
     aligned: list[AlignedSentence] = field(default_factory=list)
-    # Lengths of the groups (:func:`relu_nmt.data.split.describe_lengths`).
+    # Lengths of the groups (:func:`relu_nmt.data.groups.describe_lengths`).
     lengths: dict[str, Any] | None = None
 
     @property

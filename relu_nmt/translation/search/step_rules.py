@@ -88,6 +88,9 @@ class OutputBudget:
         sentence_tokens_left: tokens that still fit in the current sentence, int64 [B, K]. At 0 the
             separator is forced. None: sentences may be as long as the output.
         is_single: True for translations without separator, bool [B, 1]. None: no such translation.
+
+    Raises:
+        ConfigError: prefixes and terms need more tokens than the models can write.
     """
 
     def __init__(

@@ -118,6 +118,15 @@ def test_an_error_about_missing_boundaries_names_file_and_remedy(side, tmp_path)
     assert stored_documents(split.source).tolist() == [2]
 
 
+def test_boundaries_of_another_number_of_sentences_are_an_error_when_the_split_is_opened(
+    side, tmp_path
+):
+    sentences = side("train.de-en.de", [[4, 2], [5, 2]])
+    (tmp_path / "train.de-en.documents").write_text("3\n")
+    with pytest.raises(DataError, match=r"train.de-en.documents: .*3.*2"):
+        stored_documents(sentences)
+
+
 def test_single_sentences_are_documents_where_boundaries_are_unknown(side):
     split = Split(side("train.de-en.de", [[4, 2], [5, 2]]))
     assert split.require_documents("--max-doc-tokens", 1).tolist() == [1, 1]
