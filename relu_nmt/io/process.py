@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -24,6 +24,9 @@ SPIN_COUNT_BUSY = "1000"
 """OpenMP spin count before a waiting thread sleeps, on an idle and on a busy machine.
 
 The usual 300,000 keep working threads from cores that other processes share."""
+LOAD_FILE = Path("/proc/loadavg")
+TASKS_FOLDER = Path("/proc/self/task")
+QUOTA_FILE = Path("/sys/fs/cgroup/cpu.max")
 LOOKS = 5  # number of looks at the load of a crowded machine
 BETWEEN_LOOKS = 0.02  # in seconds
 
@@ -102,27 +105,25 @@ def noting_signals(second_interrupts: bool = True) -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def available_cores(quota_file: str = "/sys/fs/cgroup/cpu.max") -> int:
+def available_cores() -> int:
     """Return the number of cores that this process may use, the quota of its container included."""
     cores = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
     try:
-        quota, period = map(int, Path(quota_file).read_text("ascii").split())
+        quota, period = map(int, QUOTA_FILE.read_text("ascii").split())
     except (OSError, ValueError):
         return cores
     return max(1, min(cores, quota // period))
 
 
-def other_threads(
-    load_file: str = "/proc/loadavg", tasks_folder: str = "/proc/self/task"
-) -> int | None:
+def other_threads() -> int | None:
     """Return the number of other processes' threads that run now, or None if unknown."""
     try:
-        running = int(Path(load_file).read_text("ascii").split()[3].split("/")[0])
+        running = int(LOAD_FILE.read_text("ascii").split()[3].split("/")[0])
         # The state stands behind the command's name, which may contain spaces.
         num_threads_here = 0
-        for file in Path(tasks_folder).glob("*/stat"):
+        for file in TASKS_FOLDER.glob("*/stat"):
             state = file.read_text("utf-8", "replace").rpartition(")")[2].split()[0]
             num_threads_here += state == "R"
     except (OSError, ValueError, IndexError):
@@ -131,36 +132,31 @@ def other_threads(
     return max(0, running - max(1, num_threads_here))
 
 
-def choose_threads(
-    environment: MutableMapping[str, str] = os.environ,
-    look: Callable[[], int | None] = other_threads,
-) -> None:
+def choose_threads() -> None:
     """Let PyTorch use all cores, and its waiting threads sleep soon, unless the user has chosen.
 
     Call it before PyTorch is imported.
     """
-    environment.setdefault(THREADS, str(available_cores()))
-    if not any(name in environment for name in WAITING):
-        environment["GOMP_SPINCOUNT"] = SPIN_COUNT_IDLE if look() == 0 else SPIN_COUNT_BUSY
+    os.environ.setdefault(THREADS, str(available_cores()))
+    if not any(name in os.environ for name in WAITING):
+        is_idle = other_threads() == 0
+        os.environ["GOMP_SPINCOUNT"] = SPIN_COUNT_IDLE if is_idle else SPIN_COUNT_BUSY
 
 
-def crowding_note(
-    environment: Mapping[str, str] = os.environ,
-    cores: int | None = os.cpu_count(),
-    look: Callable[[], int | None] = other_threads,
-) -> str:
+def crowding_note() -> str:
     """Return a warning if other processes stay on cores that this one needs, or an empty text."""
     try:
-        threads = int(environment[THREADS])
+        threads = int(os.environ[THREADS])
     except (KeyError, ValueError):
         return ""
+    cores = os.cpu_count()
     if cores is None or threads == 1:
         return ""
-    num_others = look() or 0
+    num_others = other_threads() or 0
     for _ in range(1, LOOKS):
         if num_others + threads > cores:
             time.sleep(BETWEEN_LOOKS)
-            num_others = min(num_others, look() or 0)
+            num_others = min(num_others, other_threads() or 0)
     if num_others + threads <= cores:
         return ""
     who = "1 other thread runs" if num_others == 1 else f"{num_others} other threads run"
