@@ -6,8 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from importlib.resources import files
 
 from fastapi import FastAPI, Request, Response
@@ -61,14 +60,17 @@ def make_app(
         model_windows = model_windows or WindowConfig(model.max_doc_tokens, repair=True)
         service = TranslationService(model, config, model_windows, limits, metrics.count_batch)
         services.append(service)
-    batchers = [service.batcher for service in services]
-    queue = RequestQueue(batchers, limits.max_waiting, limits.request_seconds)
-    metrics.waiting.set_function(lambda: queue.num_waiting)
+    queue = RequestQueue([service.batcher for service in services], limits)
 
     def close() -> None:
         queue.close()
         for service in services:
             service.close()
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        close()  # all requests have ended, so nothing else needs the event loop
 
     try:  # report settings that do not fit now, and not in the first answer
         for service in services:
@@ -82,7 +84,7 @@ def make_app(
         version=relu_nmt.__version__,
         docs_url=None,  # FastAPI's pages would load scripts from other servers
         redoc_url=None,
-        lifespan=_lifespan(close),
+        lifespan=lifespan,
     )
     _add_page(app)
     keys = ApiKeys(limits.api_keys)
@@ -90,26 +92,8 @@ def make_app(
     _add_state_routes(app, queue, metrics)
     libretranslate.Interface(queue, services, limits, keys).add_routes(app)
     _add_errors(app)
-    app.add_middleware(libretranslate.reading_forms)
-    paths = frozenset(PATHS + libretranslate.PATHS)
-    app.add_middleware(guarded, limits=limits, metrics=metrics, paths=paths)
+    app.add_middleware(guarded, limits=limits, metrics=metrics, paths=PATHS + libretranslate.PATHS)
     return app
-
-
-def _lifespan(
-    close: Callable[[], None],
-) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
-    """Return the lifespan of an application, which calls ``close`` at its end, in a thread."""
-    closer = ThreadPoolExecutor(1, "closer")
-
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        closer.submit(int)  # start the thread while there is memory
-        yield
-        await asyncio.get_running_loop().run_in_executor(closer, close)
-        closer.shutdown(wait=False)
-
-    return lifespan
 
 
 # ------------------------------------------------------------------- routes
@@ -166,8 +150,8 @@ def _add_model_routes(
         keys.check(choice.api_key)
         return fitting(choice.source, choice.target)
 
-    async def answer(request: Request, work: Callable[[QueuedRequest], bytes]) -> Response:
-        return _Answer(await queue.answer(request.receive, work), unread)
+    async def in_queue(request: Request, work: Callable[[QueuedRequest], bytes]) -> Response:
+        return _SlowlyReadResponse(await queue.run(request.receive, work), unread)
 
     @app.get("/model", responses={404: messages.PROBLEMS[404], 422: messages.PROBLEMS[422]})
     async def describe_model(
@@ -187,7 +171,7 @@ def _add_model_routes(
             translation = service.translate(queued, **arguments)
             return json.dumps(translation, ensure_ascii=False, allow_nan=False).encode()
 
-        return await answer(request, work)
+        return await in_queue(request, work)
 
     @app.post("/attention", response_model=messages.AttentionAnswer, responses=messages.PROBLEMS)
     async def show_attention(content: messages.AttentionBody, request: Request) -> Response:
@@ -195,10 +179,11 @@ def _add_model_routes(
         # Pass on the service's bytes, since the service writes large JSON in parts.
         service = chosen(content)
         arguments = content.model_dump(exclude=set(messages.ModelChoice.model_fields))
-        return await answer(request, lambda queued: service.attention(queued, **arguments))
+        return await in_queue(request, lambda queued: service.attention(queued, **arguments))
 
 
 def _add_state_routes(app: FastAPI, queue: RequestQueue, metrics: Metrics) -> None:
+    metrics.waiting.set_function(lambda: queue.num_waiting)
 
     @app.get("/health", response_model=messages.Health, responses={503: {"model": messages.Health}})
     async def tell_health() -> JSONResponse:
@@ -214,7 +199,7 @@ def _add_state_routes(app: FastAPI, queue: RequestQueue, metrics: Metrics) -> No
         return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
 
-class _Answer(StreamingResponse):
+class _SlowlyReadResponse(StreamingResponse):
     """JSON that is sent in parts. A part is sent when the client has read the previous part.
 
     ``unread`` has the sizes of all answers that clients have not read, oldest first. If their sum

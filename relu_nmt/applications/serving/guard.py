@@ -81,9 +81,7 @@ class Metrics:
         self.source_tokens.inc(tokens)
 
 
-def guarded(
-    app: ASGIApp, limits: ServerOptions, metrics: Metrics, paths: frozenset[str]
-) -> ASGIApp:
+def guarded(app: ASGIApp, limits: ServerOptions, metrics: Metrics, paths: Sequence[str]) -> ASGIApp:
     """Return the application behind a guard, which counts answers and refuses some requests.
 
     The guard refuses bodies that are too large or too slow, and requests that a page of another
@@ -111,7 +109,7 @@ def guarded(
         # Count the answer even after an error. Without a status it counts as 500.
         try:
             async with uploads if scope["path"] == UPLOADS else nullcontext():
-                await _answer(app, limits, scope, receive, sending)
+                await _pass_on(app, limits, scope, receive, sending)
         except (RuntimeError, MemoryError) as error:
             # Refuse a request without a trace if there is not enough memory or no thread for it.
             if status or not is_out_of_memory(error):
@@ -124,7 +122,7 @@ def guarded(
     return serve
 
 
-async def _answer(
+async def _pass_on(
     app: ASGIApp, limits: ServerOptions, scope: Scope, receive: Receive, send: Send
 ) -> None:
     try:

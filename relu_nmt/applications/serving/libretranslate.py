@@ -128,7 +128,7 @@ class Interface:
         self._running: dict[str, SegmentTranslator] = {}  # by the keys of their clients
 
     def add_routes(self, app: FastAPI) -> None:
-        """Add the routes of the interface to an application."""
+        """Add the routes of the interface, and the reading of its forms, to an application."""
         routes: tuple[tuple[str, str, Callable[..., Any]], ...] = (
             ("GET", "/languages", self.languages),
             ("GET", "/frontend/settings", self.settings),
@@ -140,6 +140,7 @@ class Interface:
         )
         for method, path, serve in routes:
             app.add_api_route(path, serve, methods=[method], include_in_schema=False)
+        app.add_middleware(reading_forms)
 
     async def languages(self) -> list[dict[str, Any]]:
         """Return all languages, each with the languages into which a model translates it."""
@@ -195,7 +196,7 @@ class Interface:
                 answer = {name: column[0] for name, column in values.items()}
             return json.dumps(answer, ensure_ascii=False).encode()
 
-        answer = await self._queue.answer(request.receive, work)
+        answer = await self._queue.run(request.receive, work)
         return Response(answer, media_type="application/json")
 
     async def translate_file(self, request: Request) -> Response:
@@ -222,7 +223,7 @@ class Interface:
             finally:
                 self._running.pop(progress_key, None)
 
-        translation = await self._queue.answer(request.receive, work, is_file=True)
+        translation = await self._queue.run(request.receive, work, is_file=True)
         # Change the files here only, since several threads of the queue work at once.
         key = secrets.token_urlsafe(16)
         self._files[key] = f"{path.stem}.{target_lang}{path.suffix}", translation

@@ -1,4 +1,4 @@
-"""The path of requests through the server: queue, slots of large answers, and shared batches.
+"""The path of requests through the server: queue, places of large answers, and shared batches.
 
 A refused request raises Starlette's ``HTTPException``, in the request's own thread as well.
 """
@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from starlette.exceptions import HTTPException
 
+from relu_nmt.applications.serving import ServerOptions
 from relu_nmt.translation.search.document_search import TranslateWindows
 from relu_nmt.translation.search.translations import SourceSentence, Translation
 
@@ -75,11 +76,11 @@ class QueuedRequest:
 class RequestQueue:
     """Gives each request a thread, refuses requests if too many wait, and ends slow ones."""
 
-    def __init__(self, batchers: Sequence["Batcher"], max_waiting: int, seconds: float) -> None:
+    def __init__(self, batchers: Sequence["Batcher"], limits: ServerOptions) -> None:
         self._batchers = batchers
-        self._max_waiting = max_waiting
-        self._seconds = seconds
-        self._pool = ThreadPoolExecutor(max_waiting + FILES_AT_ONCE, "request")
+        self._max_waiting = limits.max_waiting
+        self._seconds = limits.request_seconds
+        self._pool = ThreadPoolExecutor(limits.max_waiting + FILES_AT_ONCE, "request")
         self._texts: set[asyncio.Future[bytes]] = set()
         self._files: set[asyncio.Future[bytes]] = set()
 
@@ -93,7 +94,7 @@ class RequestQueue:
         """True if the server accepts requests."""
         return not any(batcher.is_closed for batcher in self._batchers)
 
-    async def answer(
+    async def run(
         self,
         receive: Callable[[], Awaitable[Any]],
         work: Callable[[QueuedRequest], bytes],
@@ -143,27 +144,27 @@ class RequestQueue:
         self._pool.shutdown()
 
 
-def run_in_slot(
+def run_large_answer(
     pool: ThreadPoolExecutor,
-    slots: threading.Semaphore,
+    places: threading.Semaphore,
     call: Callable[[], ResultT],
     request: QueuedRequest,
 ) -> ResultT:
-    """Return the result of a call in the pool. Refuse the request if no slot is free."""
-    if not slots.acquire(blocking=False):
+    """Return the result of a call in the pool. Refuse the request if no place is free."""
+    if not places.acquire(blocking=False):
         raise HTTPException(429, TOO_MANY)
     try:
         future = pool.submit(call)
     except RuntimeError:  # no thread can be started
-        slots.release()
+        places.release()
         raise
-    # Free the slot as soon as the call has ended or the request is given up.
-    future.add_done_callback(lambda _: slots.release())
+    # Free the place as soon as the call has ended or the request is given up.
+    future.add_done_callback(lambda _: places.release())
     return request.wait(future)
 
 
 @dataclass(eq=False)
-class _Order:
+class _QueuedSentence:
     """A sentence of a request. It waits for a batch, and then for the end of the batch."""
 
     request: QueuedRequest
@@ -197,8 +198,8 @@ class Batcher:
         self._max_tokens = max_tokens
         self._wait = wait
         self._on_batch = on_batch
-        # The orders of each request that are in no batch yet.
-        self._orders: deque[deque[_Order]] = deque()
+        # The sentences of each request that are in no batch yet.
+        self._queued: deque[deque[_QueuedSentence]] = deque()
         self._changed = threading.Condition()
         self._pool = ThreadPoolExecutor(1, "model")
         self.is_closed = False  # once True, requests are refused
@@ -207,17 +208,17 @@ class Batcher:
         self, sources: Sequence[SourceSentence], request: QueuedRequest
     ) -> list[list[Translation]]:
         """Wait for the translations of the sentences, and return them."""
-        orders = [_Order(request, source) for source in sources]
-        if orders:
+        sentences = [_QueuedSentence(request, source) for source in sources]
+        if sentences:
             with self._changed:
                 if self.is_closed:
                     raise HTTPException(503, STOPPING)
                 # One call serves all requests, so that a function waits for only one batch.
-                if not self._orders:
+                if not self._queued:
                     self._submit(self._next_batch)
-                self._orders.append(deque(orders))
+                self._queued.append(deque(sentences))
                 self._changed.notify_all()
-        return [request.wait(order.result) for order in orders]
+        return [request.wait(sentence.result) for sentence in sentences]
 
     def run(self, call: Callable[[], ResultT], request: QueuedRequest) -> ResultT:
         """Call a function in the thread of the model, and return its result."""
@@ -229,8 +230,8 @@ class Batcher:
             self.is_closed = True
             self._changed.notify_all()
         self._pool.shutdown(cancel_futures=True)
-        for order in chain.from_iterable(self._orders):
-            order.result.cancel()
+        for sentence in chain.from_iterable(self._queued):
+            sentence.result.cancel()
 
     def _submit(self, call: Callable[[], ResultT]) -> "Future[ResultT]":
         with self._changed:
@@ -240,10 +241,10 @@ class Batcher:
 
     def _next_batch(self) -> None:
         """Translate a batch, and submit the next batch if sentences are left."""
-        batch: list[_Order] = []
+        batch: list[_QueuedSentence] = []
         with self._changed:
             # Wait a little for more sentences.
-            if self._orders:
+            if self._queued:
                 self._changed.wait_for(self._is_full, self._wait)
                 batch = self._taken()
         try:
@@ -251,35 +252,35 @@ class Batcher:
                 self._serve(batch)
         finally:
             with suppress(HTTPException), self._changed:
-                if self._orders:
+                if self._queued:
                     self._submit(self._next_batch)
 
     def _is_full(self) -> bool:
-        orders = chain.from_iterable(self._orders)
-        return self.is_closed or _num_tokens(orders) >= self._max_tokens
+        sentences = chain.from_iterable(self._queued)
+        return self.is_closed or _num_tokens(sentences) >= self._max_tokens
 
-    def _taken(self) -> list[_Order]:
+    def _taken(self) -> list[_QueuedSentence]:
         """Take a batch from the queue: sentences of all requests alternately."""
-        batch: list[_Order] = []
+        batch: list[_QueuedSentence] = []
         num_tokens = 0
-        while self._orders and not self.is_closed:
-            orders = self._orders[0]
-            if orders[0].request.is_gone:
-                self._orders.popleft()
+        while self._queued and not self.is_closed:
+            sentences = self._queued[0]
+            if sentences[0].request.is_gone:
+                self._queued.popleft()
                 continue
-            num_tokens += len(orders[0].source.ids)
+            num_tokens += len(sentences[0].source.ids)
             if batch and num_tokens > self._max_tokens:
                 break
             # Move the request to the end of the queue, unless it has no more sentences.
-            self._orders.popleft()
-            batch.append(orders.popleft())
-            if orders:
-                self._orders.append(orders)
+            self._queued.popleft()
+            batch.append(sentences.popleft())
+            if sentences:
+                self._queued.append(sentences)
         return batch
 
-    def _serve(self, batch: list[_Order]) -> None:
+    def _serve(self, batch: list[_QueuedSentence]) -> None:
         """Translate a batch. After an error, repeat it request by request."""
-        sources = [order.source for order in batch]
+        sources = [sentence.source for sentence in batch]
         start = time.perf_counter()
         try:
             results = self._translate_windows(sources, self._num_sentences)
@@ -288,22 +289,22 @@ class Batcher:
             self._on_batch(len(batch), _num_tokens(batch), time.perf_counter() - start)
         except Exception as error:
             # Only one request may have caused the error. Run each request alone to find it.
-            by_request: dict[QueuedRequest, list[_Order]] = {}
-            for order in batch:
-                by_request.setdefault(order.request, []).append(order)
+            by_request: dict[QueuedRequest, list[_QueuedSentence]] = {}
+            for sentence in batch:
+                by_request.setdefault(sentence.request, []).append(sentence)
             if len(by_request) > 1:
-                for orders in by_request.values():
-                    self._serve(orders)
+                for sentences in by_request.values():
+                    self._serve(sentences)
                 return
-            for order in batch:
+            for sentence in batch:
                 with suppress(futures.InvalidStateError):
-                    order.result.set_exception(error)
+                    sentence.result.set_exception(error)
             return
-        for order, translations in pairs:
+        for sentence, translations in pairs:
             # A request that was given up meanwhile has cancelled its future.
             with suppress(futures.InvalidStateError):
-                order.result.set_result(translations)
+                sentence.result.set_result(translations)
 
 
-def _num_tokens(orders: Iterable[_Order]) -> int:
-    return sum(len(order.source.ids) for order in orders)
+def _num_tokens(sentences: Iterable[_QueuedSentence]) -> int:
+    return sum(len(sentence.source.ids) for sentence in sentences)

@@ -16,7 +16,7 @@ from relu_nmt.applications.files import Languages
 from relu_nmt.applications.files.sentences import SegmentTranslator
 from relu_nmt.applications.serving import ServerOptions
 from relu_nmt.applications.serving.detection import SourceLikelihood
-from relu_nmt.applications.serving.queues import Batcher, QueuedRequest, run_in_slot
+from relu_nmt.applications.serving.queues import Batcher, QueuedRequest, run_large_answer
 from relu_nmt.data.document_settings import SINGLE_SENTENCES, WindowConfig
 from relu_nmt.data.separators import join_sentences
 from relu_nmt.errors import ConfigError
@@ -95,9 +95,9 @@ class TranslationService:
         self._likelihood = SourceLikelihood(translator.task)
         # Make large answers, and parts of files, in one thread. An eighth of the queue stays free
         # for other requests.
-        num_slots = max(1, limits.max_waiting - max(1, limits.max_waiting // 8))
-        self._large_answers = ThreadPoolExecutor(1, "turn")
-        self._slots = threading.Semaphore(num_slots)
+        num_places = max(1, limits.max_waiting - max(1, limits.max_waiting // 8))
+        self._large_answers = ThreadPoolExecutor(1, "large answer")
+        self._large_answer_places = threading.Semaphore(num_places)
         self._batch_tokens = config.max_tokens or BATCH_TOKENS
         translate = translator.window_translator(config)
         self.batcher = Batcher(translate, self._batch_tokens, limits.batch_wait, on_batch)
@@ -296,7 +296,7 @@ class TranslationService:
 
         if size <= LARGE_NUMBERS:
             return write()
-        return run_in_slot(self._large_answers, self._slots, write, request)
+        return run_large_answer(self._large_answers, self._large_answer_places, write, request)
 
     def _sides(
         self, request: QueuedRequest, lines: Sequence[str], translation: Sequence[str]

@@ -16,7 +16,7 @@ from fastapi.testclient import TestClient
 from relu_nmt.applications.serving import ServerOptions, guard, service
 from relu_nmt.applications.serving import app as app_module
 from relu_nmt.applications.serving.guard import Metrics, guarded
-from relu_nmt.applications.serving.queues import QueuedRequest, run_in_slot
+from relu_nmt.applications.serving.queues import QueuedRequest, run_large_answer
 from relu_nmt.applications.serving.service import weights_json
 from relu_nmt.errors import OutOfMemoryError
 from relu_nmt.translator.sources import SourceEncoder
@@ -86,18 +86,18 @@ def test_large_answers_run_one_at_a_time_and_leave_places_to_others(monkeypatch)
         running.pop()
         return weights_json(weights, queued)
 
-    def noting_slots(pool, slots, call, request):
-        slots_of_answers.append(slots)
-        return run_in_slot(pool, slots, call, request)
+    def noting_places(pool, places, call, request):
+        places_of_answers.append(places)
+        return run_large_answer(pool, places, call, request)
 
-    slots_of_answers = []
+    places_of_answers = []
     monkeypatch.setattr(service, "LARGE_NUMBERS", 100)
     monkeypatch.setattr(service, "weights_json", slow_json)
-    monkeypatch.setattr(service, "run_in_slot", noting_slots)
+    monkeypatch.setattr(service, "run_large_answer", noting_places)
     request = {"lines": ["ein Haus " * 9], "translation": ["the house " * 9]}
     with client_of(max_waiting=4) as client, ThreadPoolExecutor(3) as pool:
         waiting = [pool.submit(client.post, "/attention", json=request) for _ in range(3)]
-        while not slots_of_answers or slots_of_answers[0]._value:  # a slot is free
+        while not places_of_answers or places_of_answers[0]._value:  # a place is free
             time.sleep(0.01)
         assert client.get("/health").json()["waiting"] == 3
         refused = client.post("/attention", json=request)
@@ -280,8 +280,8 @@ def test_a_stopped_server_leaves_no_thread(monkeypatch):
     with client_of() as client:
         request = {"lines": ["ein Haus"], "translation": ["a house"]}
         assert client.post("/attention", json=request).status_code == 200
-        assert new_threads(before) >= {"turn", "request", "model"}
-    assert not new_threads(before) & {"turn", "request", "model"}
+        assert new_threads(before) >= {"large answer", "request", "model"}
+    assert not new_threads(before) & {"large answer", "request", "model"}
 
 
 def test_a_stopping_server_answers_503(slow):
@@ -340,8 +340,8 @@ def test_a_request_without_a_thread_is_refused_without_a_trace(
 
 def test_a_large_answer_without_a_thread_frees_its_place():
     pool = ThreadPoolExecutor(1)
-    slots = threading.Semaphore(1)
+    places = threading.Semaphore(1)
     pool.shutdown()
     with pytest.raises(RuntimeError):
-        run_in_slot(pool, slots, int, QueuedRequest())
-    assert slots.acquire(blocking=False)
+        run_large_answer(pool, places, int, QueuedRequest())
+    assert places.acquire(blocking=False)

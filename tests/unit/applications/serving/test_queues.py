@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from starlette.exceptions import HTTPException
 
-from relu_nmt.applications.serving.queues import Batcher, QueuedRequest, run_in_slot
+from relu_nmt.applications.serving.queues import Batcher, QueuedRequest, run_large_answer
 
 
 def sentence(name, tokens=1):
@@ -65,7 +65,7 @@ def submit(batcher, pool, requests):
     answers = []
     for sources in requests:
         answers.append(pool.submit(batcher.translate, sources, QueuedRequest()))
-        until(lambda: len(batcher._orders) == len(answers))
+        until(lambda: len(batcher._queued) == len(answers))
     return answers
 
 
@@ -111,7 +111,7 @@ def test_a_request_that_is_given_up_ends_at_once_and_uses_no_model(model, pool):
         hold(batcher, model, pool)
         request = QueuedRequest()
         answer = pool.submit(batcher.translate, [sentence("gone")], request)
-        until(lambda: batcher._orders)
+        until(lambda: batcher._queued)
         request.give_up()
         with pytest.raises(HTTPException, match="given up"):
             answer.result(30)
@@ -155,8 +155,8 @@ def test_a_search_with_too_few_results_is_an_error(pool):
 @pytest.fixture
 def slot_runner():
     """A function that calls another when it is its turn. At most four run or wait."""
-    with ThreadPoolExecutor(1, "turn") as executor:
-        run = functools.partial(run_in_slot, executor, threading.Semaphore(4))
+    with ThreadPoolExecutor(1, "large answer") as executor:
+        run = functools.partial(run_large_answer, executor, threading.Semaphore(4))
         run.num_free = lambda: run.args[1]._value
         run.num_queued = executor._work_queue.qsize
         yield run
