@@ -156,12 +156,6 @@ class AlignedDocuments:
         self, hypotheses: Documents, references: Sequence[Documents], language: str = ""
     ) -> None:
         sides = [hypotheses, *references]
-        for number, side in enumerate(references, 1):
-            if len(side) != len(hypotheses):
-                raise DataError(
-                    f"{len(hypotheses):,} translated documents, but {len(side):,} references (set "
-                    f"{number}); both need the same documents in the same order"
-                )
         self.documents = [join_lines(side, language) for side in sides]
         self.sentences: list[list[str]] = [[] for _ in sides]
         self.positions: list[int] = []

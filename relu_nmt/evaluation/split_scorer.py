@@ -1,8 +1,9 @@
 """Scores of translations of a split of a data folder against its references."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -34,34 +35,6 @@ AlignedSentence = tuple[int, int, Line]
 in its window with context (from 1), and the translation."""
 
 
-class _RawText:
-    """The references of a split, and translations, as raw text."""
-
-    def __init__(self, task: TranslationTask, split: Split) -> None:
-        self.references = task.references(split)
-
-    def form(self, line: Line) -> str:
-        """Return a translation in the form that is compared."""
-        return line.text
-
-
-class _Words(_RawText):
-    """The references of a split, and translations, as words between spaces."""
-
-    def __init__(self, task: TranslationTask, split: Split) -> None:
-        self._join = task.target_text.join_words
-        # Encode raw text and join it, so that text that arrived in pieces is joined too.
-        if split.raw_target is not None:
-            references = map(task.target_text.encode, split.raw_target)
-        else:
-            symbols_of = partial(task.target_dictionary.symbols_of, unk=ESCAPED_UNK)
-            references = map(symbols_of, split.targets())
-        self.references = [" ".join(self._join(tokens)) for tokens in references]
-
-    def form(self, line: Line) -> str:
-        return " ".join(self._join(line.tokens))
-
-
 class SplitScorer:
     """Comparison of translations of a split with its references.
 
@@ -81,14 +54,17 @@ class SplitScorer:
         if lowercase is None:
             lowercase = pipeline.lowercase
         self._chrf = Metric("chrf", lowercase)
-        self._text: _RawText
-        if config.scoring in ("bleu", "compound-bleu"):
-            self._text = _Words(task, split)
+        # The form of translations in which they are compared with the references.
+        self._form: Callable[[Line], str] = attrgetter("text")
+        self._compares_words = config.scoring in ("bleu", "compound-bleu")
+        if self._compares_words:
+            self._references = self._reference_words()
+            self._form = lambda line: " ".join(pipeline.join_words(line.tokens))
             self._bleu = Metric("bleu", lowercase, "none", smooth="none")
             if config.scoring == "compound-bleu":
                 self._bleu = replace(self._bleu, tokenize=COMPOUND)
         else:
-            self._text = _RawText(task, split)
+            self._references = task.references(split)
             tokenize = config.sacrebleu_tokenizer or self._choose_tokenizer()
             self._bleu = Metric("bleu", lowercase, tokenize)
         self._bleu.build()  # report a bad tokenizer before the translation starts
@@ -101,10 +77,21 @@ class SplitScorer:
         """The signature of the scores of single sentences."""
         return self._metric.signature
 
+    def _reference_words(self) -> list[str]:
+        """Return the references as words between spaces."""
+        pipeline = self._task.target_text
+        # Encode raw text and join it, so that text that arrived in pieces is joined too.
+        if self._split.raw_target is not None:
+            references = map(pipeline.encode, self._split.raw_target)
+        else:
+            symbols_of = partial(self._task.target_dictionary.symbols_of, unk=ESCAPED_UNK)
+            references = map(symbols_of, self._split.targets())
+        return [" ".join(pipeline.join_words(tokens)) for tokens in references]
+
     def _choose_tokenizer(self) -> str:
         """Return the tokenizer for the target language. Set :attr:`note`."""
         pipeline = self._task.target_text
-        name, note = choose_tokenizer(pipeline.language, self._text.references)
+        name, note = choose_tokenizer(pipeline.language, self._references)
         # Keep the words of tokenized text, which no step detokenizes.
         if name in WITH_SPACES and pipeline.keeps_text and pipeline.detokenizer == "none":
             return "none"
@@ -118,17 +105,17 @@ class SplitScorer:
         metric: Metric | None = None,
     ) -> Score:
         """Return the score of all lines. Lines that are groups have ``counts`` sentences."""
-        references = self._text.references
+        references = self._references
         if counts is not None:
             cut = cut_by_counts(references, counts, self._split.name)
             references = join_lines(cut, self._task.target_lang)
-        return (metric or self._metric).score(list(map(self._text.form, lines)), [references])
+        return (metric or self._metric).score(list(map(self._form, lines)), [references])
 
     def segment_statistics(
         self, texts: Sequence[str], segments: Sequence[Sequence[int]]
     ) -> SegmentStatistics:
         """Return the counts of texts, each a translation of the sentences numbered in a segment."""
-        lines = self._text.references
+        lines = self._references
         references = [[lines[number] for number in numbers] for numbers in segments]
         language = self._task.target_lang
         joined = join_lines([[text] for text in texts], language)
@@ -144,10 +131,11 @@ class SplitScorer:
         in ``d_bleu``, groups in ``group_bleu``, and sentences in ``s_bleu``, where a mismatched
         document stays one segment. ``chrf`` is d-chrF2 of raw text.
         """
-        aligned = raw = self._aligned(documents, self._text)
+        aligned = raw = self._aligned(documents, self._form, self._references)
         # Take raw text for chrF, even where BLEU compares words.
-        if isinstance(self._text, _Words):
-            raw = self._aligned(documents, _RawText(self._task, self._split))
+        if self._compares_words:
+            references = self._task.references(self._split)
+            raw = self._aligned(documents, attrgetter("text"), references)
         scores = {"d_bleu": aligned.document_score(self._bleu)}
         sentence_score = aligned.sentence_score(self._bleu)
         if sentence_score is not None:
@@ -159,7 +147,8 @@ class SplitScorer:
 
     def document_statistics(self, documents: Sequence[Sequence[Line]]) -> SegmentStatistics:
         """Return the statistics of ``d_bleu``, with the documents as segments."""
-        hypotheses, references = self._aligned(documents, self._text).documents
+        aligned = self._aligned(documents, self._form, self._references)
+        hypotheses, references = aligned.documents
         return SegmentStatistics.of(self._bleu, hypotheses, [references])
 
     def scores_by_position(self, sentences: Sequence[AlignedSentence]) -> dict[str, Any]:
@@ -177,10 +166,10 @@ class SplitScorer:
         positions: dict[str, list[int]] = {"position": [], "group position": []}
         for number, position, line in sentences:
             lines.append(line)
-            references.append(self._text.references[number])
+            references.append(self._references[number])
             positions["position"].append(in_document[number])
             positions["group position"].append(position)
-        hypotheses = list(map(self._text.form, lines))
+        hypotheses = list(map(self._form, lines))
         values: dict[str, Any] = {}
         for name, numbers in positions.items():
             buckets = position_buckets(numbers, DEFAULT_POSITIONS)
@@ -193,10 +182,15 @@ class SplitScorer:
                 }
         return values
 
-    def _aligned(self, documents: Sequence[Sequence[Line]], text: _RawText) -> AlignedDocuments:
-        """Return translations and references by document, in the form of a text."""
-        hypotheses = [list(map(text.form, lines)) for lines in documents]
+    def _aligned(
+        self,
+        documents: Sequence[Sequence[Line]],
+        form: Callable[[Line], str],
+        references: Sequence[str],
+    ) -> AlignedDocuments:
+        """Return translations in a form, and references, by document."""
+        hypotheses = [list(map(form, lines)) for lines in documents]
         # Boundaries are known if groups were translated.
         counts = self._split.require_documents("a score of documents", SINGLE_SENTENCES)
-        references = cut_by_counts(text.references, counts, self._split.name)
-        return AlignedDocuments(hypotheses, [references], self._task.target_lang)
+        reference_documents = cut_by_counts(references, counts, self._split.name)
+        return AlignedDocuments(hypotheses, [reference_documents], self._task.target_lang)

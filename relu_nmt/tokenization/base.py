@@ -223,7 +223,9 @@ class JoinedPieces(WholeWords):
         if self.symbol in WORD_MARKS:
             text = "".join(pieces)
             if self.symbol == "sentencepiece":
-                text = _with_characters(pieces)
+                # A character may span several bytes. Wrong ones stay surrogates, and become U+FFFD.
+                content = "".join(map(with_bytes, pieces)).encode("utf-8", "surrogateescape")
+                text = SURROGATE.sub("\ufffd", content.decode("utf-8", "surrogateescape"))
             return text.replace(WORD_MARKS[self.symbol], " ").split()
         if self.symbol in SUBWORD_NMT_NAMES:
             # Add a space, so that a mark on the last piece is removed too.
@@ -248,13 +250,6 @@ def with_bytes(piece: str) -> str:
     if not _BYTE_PIECE.fullmatch(piece):
         return piece
     return bytes([int(piece[3:5], 16)]).decode("utf-8", "surrogateescape")
-
-
-def _with_characters(pieces: Sequence[str]) -> str:
-    """Join pieces of SentencePiece. Bytes become characters, and each wrong byte U+FFFD."""
-    # A character may span several bytes. Wrong ones stay surrogates.
-    content = "".join(map(with_bytes, pieces)).encode("utf-8", "surrogateescape")
-    return SURROGATE.sub("\ufffd", content.decode("utf-8", "surrogateescape"))
 
 
 def subword_of_state(state: Mapping[str, Any]) -> SubwordModel:

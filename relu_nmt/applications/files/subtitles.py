@@ -68,7 +68,12 @@ class SubtitleFormat(TextFormat):
         position = segment.span[0]
         for part, (begin, end) in zip(parts, pairwise(cuts), strict=True):
             first, last = part.segment.span
-            text = self.render_words(part.segment, _of_part(part, words[begin:end]), source)
+            # Number the source words within the part. None: in another part.
+            numbers: dict[int | None, int] = {word: n for n, word in enumerate(part.words)}
+            part_words = [
+                replace(word, source=numbers.get(word.source)) for word in words[begin:end]
+            ]
+            text = self.render_words(part.segment, part_words, source)
             lines = wrapped(text, self.options.line_width)
             written += source((position, first)) + line_end.join(lines)
             position = last
@@ -122,12 +127,6 @@ def _sentence(texts: Sequence[Segment]) -> Segment:
         joined += text.text
     span = texts[0].span[0], texts[-1].span[1]
     return Segment(joined, span, protected=protected, note=parts)
-
-
-def _of_part(part: Part, words: Sequence[Word]) -> list[Word]:
-    """Return words with their source word's number in the part. None: in another part."""
-    numbers: dict[int | None, int] = {word: number for number, word in enumerate(part.words)}
-    return [replace(word, source=numbers.get(word.source)) for word in words]
 
 
 def divided(words: Sequence[Word], firsts: Sequence[int], width: int) -> list[int]:
