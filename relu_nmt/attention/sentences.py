@@ -26,11 +26,12 @@ SHORT = 16
 class SentenceRows:
     """The tokens of a batch [B, N] as rows [R, L] of one sentence each, in their order.
 
-    Example:
-        >>> real = torch.ones(1, 3, dtype=torch.bool)
-        >>> rows = SentenceRows.of_tokens(torch.tensor([[0, 1, 1]]), real)
-        >>> rows.token_of_entry.tolist(), rows.entry_of_token.tolist(), rows.mask.tolist()
-        ([[0, 0], [1, 2]], [[0, 2, 3]], [[True, False], [True, True]])
+    Example: the documents "a | b c" and "d e" become the rows "a -", "b c" and "d e".
+        >>> sentence_of_token = torch.tensor([[0, 1, 1], [0, 0, 0]])
+        >>> is_token = torch.tensor([[True, True, True], [True, True, False]])
+        >>> rows = SentenceRows.of_tokens(sentence_of_token, is_token)
+        >>> rows.token_of_entry.tolist(), rows.first_row_of_document.tolist()
+        ([[0, 0], [1, 2], [3, 4]], [0, 2])
     """
 
     # All int64 but the mask. Tokens are indices into the flattened batch, entries indices into the
@@ -48,26 +49,26 @@ class SentenceRows:
     key_row_of_query_row: Tensor | None = None
 
     @classmethod
-    def of_tokens(cls, numbers: Tensor, real: Tensor) -> "SentenceRows":
-        """Divide documents into rows by each token's sentence [B, N], where ``real`` [B, N]."""
-        numbers = numbers.masked_fill(~real, 0)
-        num_sentences = 1 + numbers.amax(1)
+    def of_tokens(cls, sentence_of_token: Tensor, is_token: Tensor) -> "SentenceRows":
+        """Divide documents into rows, given the sentence of each entry [B, N] that is a token."""
+        sentences = sentence_of_token.masked_fill(~is_token, 0)
+        num_sentences = 1 + sentences.amax(1)
         first_rows = num_sentences.cumsum(0) - num_sentences
-        row_of_token = first_rows[:, None] + numbers
-        steps = torch.arange(real.size(1), device=real.device)
-        begins = torch.ones_like(real)
-        begins[:, 1:] = numbers[:, 1:] != numbers[:, :-1]
-        positions = (steps - (steps * begins).cummax(1).values).masked_fill(~real, 0)
+        row_of_token = first_rows[:, None] + sentences
+        steps = torch.arange(is_token.size(1), device=is_token.device)
+        begins = torch.ones_like(is_token)
+        begins[:, 1:] = sentences[:, 1:] != sentences[:, :-1]
+        positions = (steps - (steps * begins).cummax(1).values).masked_fill(~is_token, 0)
         # Read both sizes in one transfer from the device.
         num_rows, longest = torch.stack([num_sentences.sum(), 1 + positions.amax()]).tolist()
         # Map tokens to entries of the rows [R L], and back.
-        entry_of_token = (row_of_token * longest + positions).masked_fill(~real, 0)
-        tokens = real.flatten().nonzero().squeeze(1)
+        entry_of_token = (row_of_token * longest + positions).masked_fill(~is_token, 0)
+        tokens = is_token.flatten().nonzero().squeeze(1)
         entries = entry_of_token.flatten()[tokens]
         token_of_entry = entries.new_zeros(num_rows * longest).index_copy_(0, entries, tokens)
-        mask = real.new_zeros(num_rows * longest).index_fill_(0, entries, True)
+        mask = is_token.new_zeros(num_rows * longest).index_fill_(0, entries, True)
         # Count the rows of each document from its first row on.
-        rows = torch.arange(num_rows, device=real.device)
+        rows = torch.arange(num_rows, device=is_token.device)
         documents = _document_of_row(num_sentences, num_rows)
         return cls(
             token_of_entry=token_of_entry.view(num_rows, longest),

@@ -168,9 +168,7 @@ def run_autograd(function: Any, problem: AttentionProblem, num_seeds: int) -> At
     """
     # The seed comes from the global generator, so that torch.manual_seed repeats everything.
     # Draw it on the CPU: reading one from the GPU would wait for it.
-    seed = 0
-    if problem.dropout > 0:
-        seed = int(torch.randint(num_seeds, ()))
+    seed = int(torch.randint(num_seeds, ())) if problem.dropout > 0 else 0
     without_inputs = replace(problem, q=NO_INPUT, k=NO_INPUT, v=NO_INPUT)
     table = None if problem.bias is None else problem.bias.table
     # Cast here to the dtype of the products, since a function turns autocast off.
@@ -296,7 +294,11 @@ class _Memory:
 
 
 class _PartWork:
-    """The inputs of a part, and what is computed from them block by block."""
+    """The inputs of a part, and what is computed from them block by block.
+
+    Forward: Z = Q K^T, W = h(Z), O = c W V. Backward, with G = c dO: dV = W^T G, dW = G V^T plus
+    the gradients of the row sums, dZ = dW h'(Z), dQ = dZ K, dK = dZ^T Q.
+    """
 
     def __init__(
         self, problem: AttentionProblem, part: Part, inputs: Sequence[Tensor], memory: _Memory
@@ -312,8 +314,7 @@ class _PartWork:
         if self.bias is not None and part.sample is not None:
             self.bias = self.bias.part(part.sample, part.heads)
         self.exact = torch.promote_types(self.q.dtype, torch.float32)
-        # In float16 unscaled sums over many keys would overflow. Otherwise scaling the outputs is
-        # cheaper.
+        # Unscaled sums over many keys overflow in float16. Otherwise scaling outputs is cheaper.
         self.scale_first = self.v.dtype == torch.float16
 
     def forward(self, values: Tensor, sums: Sequence[Tensor | None]) -> None:
