@@ -185,8 +185,8 @@ def _image_set(
     inside = [path for path in images if path.startswith(folder) and "/" in path[len(folder) :]]
     by_folder = _by_folder(tree.distinct(inside), folder)
     names = image_files.composed_names(list(by_folder), f"{tree.origin}: {name}")
-    by_class = dict(zip(names, by_folder.values(), strict=True))
-    classes = tuple(sorted(by_class))
+    by_class = dict(sorted(zip(names, by_folder.values(), strict=True)))
+    classes = tuple(by_class)
     if len(classes) < least_classes:
         present = f"only the class '{classes[0]}'" if classes else "no class"
         raise DataError(
@@ -194,8 +194,8 @@ def _image_set(
             f"must lie in {counted(least_classes, 'class folder')} or more ({folder}cat/1.jpg, "
             f"{folder}dog/1.jpg)"
         )
-    of_classes = list(itertools.chain.from_iterable(by_class[label] for label in classes))
-    counts = [len(by_class[label]) for label in classes]
+    of_classes = list(itertools.chain.from_iterable(by_class.values()))
+    counts = [len(class_images) for class_images in by_class.values()]
     labels = np.repeat(np.arange(len(classes), dtype=np.int64), counts)
     # Note the files and folders that are left out.
     visible = (path for path in paths if not image_files.is_hidden(path[len(folder) :]))
