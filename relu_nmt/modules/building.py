@@ -17,7 +17,7 @@ ModelT = TypeVar("ModelT", bound=nn.Module)
 class _WithoutMemory(TorchFunctionMode):
     """Makes empty tensors without memory. To fill them then does nothing.
 
-    On the device ``meta`` tensors of given numbers, which constructors read, would be empty, too.
+    On the device ``meta`` even ``torch.tensor(1.0)`` has no value, and constructors read values.
     """
 
     def __torch_function__(
