@@ -5,6 +5,7 @@ with norm and dropout.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -84,23 +85,18 @@ class TransformerLayer(nn.Module):
             memory_visibility: which states of the memory each state may see.
             cache: keys and values of earlier positions and of the memory. It stores the new ones.
         """
-        residual = self.self_attention_residual
-        x = residual.add(x, self.self_attention(residual.before(x), visibility, relative, cache))
+        x = self.self_attention_residual(x, self.self_attention, visibility, relative, cache)
         if self.cross_attention is not None:
             source = memory if cache is None else cache
             assert source is not None and memory_visibility is not None, "a memory is needed"
-            residual = self.cross_attention_residual
-            y = self.cross_attention(residual.before(x), memory_visibility, source)
-            x = residual.add(x, y)
-        residual = self.feed_forward_residual
-        return residual.add(x, self.feed_forward(residual.before(x)))
+            x = self.cross_attention_residual(x, self.cross_attention, memory_visibility, source)
+        return self.feed_forward_residual(x, self.feed_forward)
 
 
 class Residual(nn.Module):
     """x + f(norm(x)) (pre-norm) or norm(x + f(x)) (post-norm) around a sublayer f.
 
-    A layer computes ``y = f(residual.before(x))``, then ``residual.add(x, y)``, which applies the
-    gains, dropout and stochastic depth to y.
+    Gains, dropout and stochastic depth act on the output of f.
 
     Reference: the gains are LayerScale, Touvron et al. 2021, "Going deeper with image
     transformers", Eq. 4.
@@ -115,6 +111,10 @@ class Residual(nn.Module):
         self.gain = None
         if config.layer_scale:
             self.gain = nn.Parameter(torch.full((config.embed_dim,), config.layer_scale))
+
+    def forward(self, x: Tensor, sublayer: nn.Module, *inputs: Any) -> Tensor:
+        """Return the states [B, N, D] after f, with f(y) = ``sublayer(y, *inputs)``."""
+        return self.add(x, sublayer(self.before(x), *inputs))
 
     def before(self, x: Tensor) -> Tensor:
         """Return the input [B, N, D] of the sublayer for states x [B, N, D]."""

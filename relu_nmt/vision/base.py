@@ -171,7 +171,7 @@ def resize_positions(positions: Tensor, old: Grid, new: Grid) -> Tensor:
     return torch.cat([tokens, patches])  # [T + new patches, D]
 
 
-def pre_norm(
+def block_config(
     config: VisionTransformerConfig, embed_dim: int, drop_path: float, norm_eps: float = NORM_EPS
 ) -> LayerConfig:
     """Return the settings of the sublayers of a pre-norm block of width ``embed_dim``."""
@@ -203,10 +203,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, place: Any) -> Tensor:
         """Map [B, N, D] to [B, N, D]."""
-        residual = self.attention_residual
-        x = residual.add(x, self.attention(residual.before(x), place))
-        residual = self.feed_forward_residual
-        return residual.add(x, self.feed_forward(residual.before(x)))
+        x = self.attention_residual(x, self.attention, place)
+        return self.feed_forward_residual(x, self.feed_forward)
 
 
 def new_feed_forward(config: VisionTransformerConfig, layer_config: LayerConfig) -> nn.Module:
@@ -216,7 +214,7 @@ def new_feed_forward(config: VisionTransformerConfig, layer_config: LayerConfig)
     )
 
 
-def drop_paths(rate: float, count: int) -> list[float]:
+def drop_path_rates(rate: float, count: int) -> list[float]:
     """Return the blocks' rates of stochastic depth: from 0 in the first to ``rate`` in the last."""
     return [rate] if count == 1 else [rate * index / (count - 1) for index in range(count)]
 
@@ -236,7 +234,7 @@ def build_stages(
         blocks = nn.ModuleList()
         for layer in range(first, first + count):
             attention = make_attention(config, stage, layer)
-            layer_config = pre_norm(config, attention.embed_dim, rates[layer], STAGE_NORM_EPS)
+            layer_config = block_config(config, attention.embed_dim, rates[layer], STAGE_NORM_EPS)
             feed_forward = new_feed_forward(config, layer_config)
             # Only direct children of the attention: a mechanism draws its own weights.
             initialize_linears((*attention.children(), *feed_forward.modules()))

@@ -117,7 +117,7 @@ class ConvolutionalTransformer(VisionModel):
         embeddings = [convolutional_embedding(config, stage) for stage in range(len(layers))]
         self.embeddings = cast(Sequence[nn.ModuleDict], nn.ModuleList(embeddings))
         # Drop branches in the last stage only, at growing rates.
-        rates = [0.0] * sum(layers[:-1]) + base.drop_paths(config.drop_path, layers[-1])
+        rates = [0.0] * sum(layers[:-1]) + base.drop_path_rates(config.drop_path, layers[-1])
         self.stages = base.build_stages(config, ConvolutionalAttention, rates)
         self.class_token = nn.Parameter(torch.empty(1, 1, dim))
         self.add_classifier(base.stage_norm(config, dim), dim, num_classes, self.class_token)

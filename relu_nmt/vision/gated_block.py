@@ -13,7 +13,7 @@ from relu_nmt.config.registry import Spec
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.transformer_layer import Residual
 from relu_nmt.vision import vision_blocks
-from relu_nmt.vision.base import Grid, drop_paths, initialize, mechanism, pre_norm
+from relu_nmt.vision.base import Grid, block_config, drop_path_rates, initialize, mechanism
 from relu_nmt.vision.config import VisionTransformerConfig
 
 BASE_DIM = 128  # width of queries and keys of gated attention units in the paper
@@ -119,12 +119,13 @@ class GatedBlock(nn.Module):
         for unit in units:
             initialize(*unit.matrices())
         self.units = nn.ModuleList(units)
-        layer_config = pre_norm(config, dim, drop_paths(config.drop_path, config.layers)[index])
+        rate = drop_path_rates(config.drop_path, config.layers)[index]
+        layer_config = block_config(config, dim, rate)
         residuals = nn.ModuleList(Residual(layer_config) for _ in units)
         self.residuals = cast(Sequence[Residual], residuals)
 
     def forward(self, x: Tensor, visibility: Visibility, grid: Grid) -> Tensor:
         """Map [B, N, D] to [B, N, D]."""
         for unit, residual in zip(self.units, self.residuals, strict=True):
-            x = residual.add(x, unit(residual.before(x), visibility))
+            x = residual(x, unit, visibility)
         return x

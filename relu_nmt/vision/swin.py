@@ -167,7 +167,7 @@ class SwinTransformer(VisionModel):
         self.patches = PatchEmbedding(config.patch_sides, dims[0])
         self.patches_norm = base.stage_norm(config, dims[0])
         self.mergings = nn.ModuleList(patch_merging(config, i) for i in range(len(dims) - 1))
-        rates = base.drop_paths(config.drop_path, sum(config.stage_layers))
+        rates = base.drop_path_rates(config.drop_path, sum(config.stage_layers))
         self.stages = base.build_stages(config, WindowAttention, rates)
         self.add_classifier(base.stage_norm(config, dims[-1]), dims[-1], num_classes)
         attentions_here = [m for m in self.modules() if isinstance(m, WindowAttention)]

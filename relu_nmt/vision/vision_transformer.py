@@ -62,8 +62,8 @@ class TransformerBlock(nn.Module):
     def __init__(self, config: VisionTransformerConfig, index: int) -> None:
         super().__init__()
         attention = SelfAttention(config.embed_dim, base.mechanism(config, index, config.heads))
-        rate = base.drop_paths(config.drop_path, config.layers)[index]
-        self.layer = TransformerLayer(base.pre_norm(config, config.embed_dim, rate), attention)
+        rate = base.drop_path_rates(config.drop_path, config.layers)[index]
+        self.layer = TransformerLayer(base.block_config(config, config.embed_dim, rate), attention)
         feed_forward = self.layer.feed_forward.modules()
         base.initialize_linears((attention.qkv, attention.out_proj, *feed_forward))
 

@@ -141,9 +141,9 @@ class XCiTBlock(nn.Module):
     def __init__(self, config: VisionTransformerConfig, index: int) -> None:
         super().__init__()
         # All blocks have the same rate of stochastic depth.
-        layer_config = base.pre_norm(config, config.embed_dim, config.drop_path)
-        mechanism = base.mechanism(config, index, config.heads)
-        self.attention = SelfAttention(config.embed_dim, mechanism)
+        layer_config = base.block_config(config, config.embed_dim, config.drop_path)
+        attention = base.mechanism(config, index, config.heads)
+        self.attention = SelfAttention(config.embed_dim, attention)
         self.attention_residual = Residual(layer_config)
         base.initialize(self.attention.qkv.weight, self.attention.out_proj.weight)
         self.local = None
@@ -156,14 +156,11 @@ class XCiTBlock(nn.Module):
 
     def forward(self, x: Tensor, visibility: Visibility, grid: Grid) -> Tensor:
         """Map [B, N, D] to [B, N, D]."""
-        residual = self.attention_residual
-        x = residual.add(x, self.attention(residual.before(x), visibility))
+        x = self.attention_residual(x, self.attention, visibility)
         if self.local is not None:
-            residual = self.local_residual
-            feature_map = base.map_of(residual.before(x), grid)  # [B, D, height, width]
-            x = residual.add(x, self.local(feature_map).flatten(2).transpose(1, 2))
-        residual = self.feed_forward_residual
-        return residual.add(x, self.feed_forward(residual.before(x)))
+            feature_map = base.map_of(self.local_residual.before(x), grid)  # [B, D, height, width]
+            x = self.local_residual.add(x, self.local(feature_map).flatten(2).transpose(1, 2))
+        return self.feed_forward_residual(x, self.feed_forward)
 
 
 class ClassAttention(SelfAttention):
@@ -200,7 +197,7 @@ class ClassBlock(Block):
         attention = base.mechanism(config, layer, config.heads, name="class_attention")
         class_attention = ClassAttention(config.embed_dim, attention)
         base.initialize(class_attention.qkv.weight, class_attention.out_proj.weight)
-        layer_config = base.pre_norm(config, config.embed_dim, drop_path=0.0)
+        layer_config = base.block_config(config, config.embed_dim, drop_path=0.0)
         feed_forward = base.new_feed_forward(config, layer_config)
         base.initialize_linears(feed_forward.modules())
         super().__init__(layer_config, class_attention, feed_forward)
