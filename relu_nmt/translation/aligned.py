@@ -151,17 +151,15 @@ class AlignedSelfAttention(SelfAttention):
         """Return the joined heads [B, N, D] of attention inside sentences."""
         outputs = []
         # Attend part by part: projected rows are [R, L, 3 D].
-        visibilities = [part.visibility for part in view.parts]
-        for rows, visibility, relative in zip(
-            view.take_queries(projected), visibilities, positions, strict=True
-        ):
+        row_parts = view.take_queries(projected)
+        for rows, part, relative in zip(row_parts, view.parts, positions, strict=True):
             q, k, v = self.heads(rows, relative)
             if cache is not None:
                 # Every beam sees only the last num_keys entries.
                 keys, values = cache.append_keys(k, v, view.document.num_keys)
-                k = keys[:, :, -visibility.num_keys :]
-                v = values[:, :, -visibility.num_keys :]
-            outputs.append(self.attend(q, k, v, visibility, relative.bias))
+                k = keys[:, :, -part.visibility.num_keys :]
+                v = values[:, :, -part.visibility.num_keys :]
+            outputs.append(self.attend(q, k, v, part.visibility, relative.bias))
         return view.put(outputs).view(*projected.shape[:2], -1)
 
 
@@ -312,7 +310,7 @@ class AlignedDecoder(AlignedStack, Decoder):
         x = x.view(-1, view.num_queries, x.size(-1))
         relative = self.positions_of(view)
         for layer, cache in zip(self.layers, state.caches, strict=True):
-            x = layer(x, view, relative, None, source_view, cache)
+            x = layer(x, view, relative, memory_visibility=source_view, cache=cache)
         return self.final_norm(x).view(*tokens.shape, -1)
 
 

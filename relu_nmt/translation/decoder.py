@@ -74,6 +74,7 @@ class Decoder(TransformerStack):
         # Beams of one tree are queries of one attention: x is [R, k, D].
         x, visibility = self.embed_step(tokens, state)
         relative = self.embedding.positions.relative(visibility)
+        source_visibility = state.cross_visibility
         for layer, cache in zip(self.layers, state.caches, strict=True):
-            x = layer(x, visibility, relative, None, state.cross_visibility, cache)
+            x = layer(x, visibility, relative, memory_visibility=source_visibility, cache=cache)
         return self.final_norm(x).view(*tokens.shape, -1)
