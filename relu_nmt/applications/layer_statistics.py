@@ -32,7 +32,7 @@ OF_MEMORIES = {
     "sides": "means over the layers of a side",
     "overall": "means over all layers",
 }
-Place = tuple[str, int, str]  # Side, layer, and one of BRANCHES
+BranchPlace = tuple[str, int, str]  # Side, layer, and one of BRANCHES
 
 
 class LayerStatistics:
@@ -50,7 +50,7 @@ class LayerStatistics:
         self._ensemble = ensemble
         self._model = single_model(ensemble)
         self._num_sentences = 0
-        self._sums: dict[Place, BranchSums] = {}
+        self._sums: dict[BranchPlace, BranchSums] = {}
         branches = BRANCHES[-1:] if memories_only else BRANCHES
         for side, stack in (("encoder", self._model.encoder), ("decoder", self._model.decoder)):
             for index, layer in enumerate(stack.layers):

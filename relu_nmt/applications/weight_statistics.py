@@ -54,7 +54,7 @@ DEFINITIONS = {
     + SYMBOLS,
     **definitions((*ANALYZED, *RANKED)),
 }
-Place = tuple[str, str, int]  # Slot, visible keys (``ALL_KEYS`` or ``OWN_SENTENCE``), and layer
+WeightsPlace = tuple[str, str, int]  # slot, ``ALL_KEYS`` or ``OWN_SENTENCE``, and layer
 Numbers = tuple[np.ndarray, np.ndarray]  # sentence numbers of the tokens of source and target
 Table = tuple[Tensor, Tensor]
 """Values of rows [B, H or 1, q] or [B, H, q, percents], and a mask of the rows that count."""
@@ -94,8 +94,8 @@ class WeightStatistics:
         self._source_kinds = kinds_of(source_dictionary).to(ensemble.device)
         self._target_kinds = kinds_of(target_dictionary).to(ensemble.device)
         # The totals and numbers of rows of each statistic, [2, H] or [2, H, percents].
-        self._sums: dict[Place, dict[str, np.ndarray]] = defaultdict(dict)
-        self._rows: Counter[Place] = Counter()
+        self._sums: dict[WeightsPlace, dict[str, np.ndarray]] = defaultdict(dict)
+        self._rows: Counter[WeightsPlace] = Counter()
 
     def add(
         self,

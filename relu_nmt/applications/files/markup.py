@@ -230,7 +230,7 @@ class MarkupReader:
                     self.keeps_spaces = piece.kind == "open" and not self.is_skipped(piece)
                 is_text = only_in is None or (piece.kind == "open" and piece.name in only_in)
                 if is_open and self.is_skipped(piece):
-                    # Without an end, the element ends at the next block.
+                    # Go on behind its end tag. Without one, nothing is text until the next block.
                     is_text = is_text and end > number
                     number = end
             elif is_text and is_open:

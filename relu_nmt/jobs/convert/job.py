@@ -52,7 +52,7 @@ def run(settings: Settings, *, progress: bool = True) -> Path:
     """Write a checkpoint in another form. Return the path of the output."""
     output = Path(settings.output)
     if settings.to == "checkpoint":
-        output = output_path(settings.output, _kind(settings.checkpoint))
+        output = output_path(settings.output, _kind(read_metadata(settings.checkpoint)))
         checkpoint = load_checkpoint(settings.checkpoint)
         checkpoint.metadata.pop("training_state", None)
         save_checkpoint(safe_write.target_of(output), checkpoint)
@@ -60,7 +60,7 @@ def run(settings: Settings, *, progress: bool = True) -> Path:
         with new_folder(output) as folder:
             if settings.to == "ctranslate2":
                 save_ctranslate2(*load_model(settings.checkpoint)[:2], folder)
-            elif _kind(settings.checkpoint) == TASK_NAME:
+            elif _kind(read_metadata(settings.checkpoint)) == TASK_NAME:
                 classifier = ImageClassifier.from_checkpoint(settings.checkpoint, "cpu")
                 save_image_onnx(classifier, folder)
             else:
@@ -185,18 +185,19 @@ def check_replaceable(path: str, kind: str | None) -> None:
             f"--output {path}: is there already; give another name ({error})"
         ) from error
     # Weights of the same task may be replaced, but not the state of a training.
+    other = _kind(earlier)
     if "training_state" in earlier:
         reason = "holds the state that a training goes on from"
-    elif kind != (other := _kind(path)):
+    elif other != kind:
         reason = f"is there already, a checkpoint of {other}, not of {kind}"
     else:
         return
     raise DataError(f"--output {path}: {reason}, and would be lost; give another name")
 
 
-def _kind(path: str | Path) -> str | None:
-    """Return the task of a checkpoint, if it is known."""
-    name: str | None = read_metadata(path).get("task", {}).get("name")
+def _kind(metadata: Mapping[str, Any]) -> str | None:
+    """Return the task of a checkpoint with this metadata, if it is known."""
+    name: str | None = metadata.get("task", {}).get("name")
     return name
 
 
@@ -210,7 +211,7 @@ def average(settings: AverageSettings, *, progress: bool = True) -> Path:
     ):
         if count is not None:
             inputs = last_checkpoints(inputs[0], count, pattern, settings.checkpoint_upper_bound)
-    check_replaceable(settings.output, _kind(inputs[0]))
+    check_replaceable(settings.output, _kind(read_metadata(inputs[0])))
     if progress:
         print(f"averaging {len(inputs)}: {', '.join(map(str, inputs))}")
     save_checkpoint(

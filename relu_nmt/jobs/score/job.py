@@ -119,6 +119,7 @@ class _Texts:
         if options.has_documents:
             self.unit = "document"
             self.prefix = "d-"
+        # Read the references first, since the translations are compared with their number.
         self.reference_sets = [self._documents(path) for path in options.references]
         self.references = list(map(self._segments, self.reference_sets))
         self.system = self._translations(options.sys)
