@@ -37,8 +37,6 @@ from relu_nmt.vision.images import (
 from relu_nmt.vision.loading import BATCH_SIZE, ImageClassifier
 from relu_nmt.vision.probes import TOP
 
-CHECK_SECONDS = 10.0
-
 
 @dataclass(frozen=True)
 class Accuracy:
@@ -233,31 +231,6 @@ def say_left_out(sets: Iterable[ImageSet]) -> None:
 def damaged_images(skip: bool) -> Callable[[DataError], None] | None:
     """Return a function that names damaged images on standard error, if ``skip``."""
     return reporter_of_damaged(functools.partial(print, file=sys.stderr)) if skip else None
-
-
-def check_images(sets: Iterable[ImageSet], num_workers: int) -> list[DataError]:
-    """Decode as many images of sets as the time allows, and return their errors."""
-    files = [images for images in sets if images.encoded]
-    end = time.monotonic() + CHECK_SECONDS
-    errors: list[DataError] = []
-
-    def problem(images: ImageSet, number: int) -> DataError | None:
-        try:
-            images.read(number)
-        except DataError as error:
-            return error
-        return None
-
-    with progress_bar("check", sum(map(len, files)), "images", only_if_slow=True) as advance:
-        for images in files:
-            read = functools.partial(problem, images)
-            for error in load_ahead(read, range(len(images)), num_workers, pin_memory=False):
-                if error is not None:
-                    errors.append(error)
-                advance(1)
-                if time.monotonic() > end:
-                    return errors
-    return errors
 
 
 def loaded(

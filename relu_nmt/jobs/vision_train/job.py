@@ -2,7 +2,8 @@
 
 import dataclasses
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,12 +13,12 @@ from torch import Tensor
 from relu_nmt.config import flag_of, shown, split_paths, to_dict
 from relu_nmt.config.classes import flat
 from relu_nmt.errors import CheckpointError, ConfigError, DataError, counted, some_of
+from relu_nmt.io.progress import progress_bar
 from relu_nmt.jobs.budget import Choices, Pace, faster_dtype, measured_pace, within_budget
 from relu_nmt.jobs.training import TrainingRun, training_run
-from relu_nmt.jobs.vision_evaluate.job import check_images
 from relu_nmt.jobs.vision_train.settings import RECIPES, VisionScheduleConfig, VisionTrainerConfig
 from relu_nmt.jobs.vision_train.settings import ImageTrainingSettings as Settings
-from relu_nmt.training.batches import TrainingData
+from relu_nmt.training.batches import TrainingData, load_ahead
 from relu_nmt.training.checkpoint import load_checkpoint, read_metadata
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.save_dir import TrainingResult
@@ -41,6 +42,7 @@ from relu_nmt.vision.transforms import ImageTransform
 
 OTHER_RATES = ("warmup_init_lr", "min_lr", "end_learning_rate")
 """The rates that ``--lr-batch-size`` scales besides ``--lr``."""
+CHECK_SECONDS = 10.0  # most seconds of the check of images before the training
 SAMPLED_IMAGES = 8  # number of images whose size is read before the training
 ENLARGED = 2  # warn if the sides of images grow by this factor or more
 
@@ -254,6 +256,31 @@ def reporter(
         for error in errors:
             report(error)
     return report if settings.skip_damaged_images else None
+
+
+def check_images(sets: Iterable[ImageSet], num_workers: int) -> list[DataError]:
+    """Decode as many images of sets as the time allows, and return their errors."""
+    files = [images for images in sets if images.encoded]
+    end = time.monotonic() + CHECK_SECONDS
+    errors: list[DataError] = []
+
+    def problem(images: ImageSet, number: int) -> DataError | None:
+        try:
+            images.read(number)
+        except DataError as error:
+            return error
+        return None
+
+    with progress_bar("check", sum(map(len, files)), "images", only_if_slow=True) as advance:
+        for images in files:
+            read = partial(problem, images)
+            for error in load_ahead(read, range(len(images)), num_workers, pin_memory=False):
+                if error is not None:
+                    errors.append(error)
+                advance(1)
+                if time.monotonic() > end:
+                    return errors
+    return errors
 
 
 def numbered_as_before(settings: Settings, images: ImageSet, training: TrainingRun) -> ImageSet:
