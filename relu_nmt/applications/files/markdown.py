@@ -381,27 +381,28 @@ class _Paragraph:
         text = match[0]
         span = match.span()
         builder = self._builder
-        if kind == "link":
+        # Go through the kinds in the order of _INLINE.
+        if kind == "escape":
+            builder.add_text(text[1:], span)
+        elif kind in ("break", "note"):
+            builder.add_empty([span], is_space=kind == "break")
+        elif kind in ("line", "url"):
+            builder.add_text(" " if kind == "line" else text, span)
+        elif kind == "code":
+            builder.add_protected(text.strip("`"), [span])
+        elif kind in ("formula", "address"):
+            builder.add_protected(text.strip("<>"), [span])
+        elif kind in ("untranslated", "tag"):
+            self._add_tag(match)
+        elif kind == "link":
             return self._add_link(match)
-        if kind == "mark":
+        elif kind == "mark":
             begin, end = span
             before = self._source[max(0, begin - 1) : begin].strip()
             behind = self._source[end : end + 1].strip()
             self._add_mark(span, before, behind)
-        elif kind in ("tag", "untranslated"):
-            self._add_tag(match)
-        elif kind == "code":
-            builder.add_protected(text.strip("`"), [span])
-        elif kind in ("address", "formula"):
-            builder.add_protected(text.strip("<>"), [span])
-        elif kind in ("break", "note"):
-            builder.add_empty([span], is_space=kind == "break")
-        elif kind == "reference":
-            add_reference(builder, match)
-        elif kind == "escape":
-            builder.add_text(text[1:], span)
         else:
-            builder.add_text(" " if kind == "line" else text, span)
+            add_reference(builder, match)
         return match.end()
 
     def _add_mark(self, span: Span, before: str, behind: str) -> None:

@@ -39,11 +39,11 @@ WEIGHTS = {  # a slot in evaluate-LENGTH.attention.json
 }
 MEMORIES = {  # the means in evaluate-LENGTH.memory.json
     "variance_ratio anisotropy null_fraction": "memory_{}",
-    "top_sums": {"*": "memory_top_sum[{1}]"},
+    "top_sums": {"*": "memory_top_sum[{1}]"},  # {1} is the percent
 }
 LENGTHS = {  # a split in document_lengths.json and in evaluate-LENGTH.results.json
     "groups sentences over_long_sentences mean_tokens longest_tokens mean_sentences": "{}_{}",
-    "quantiles_tokens": {"*": "{0}_{2}_quantile_tokens"},
+    "quantiles_tokens": {"*": "{0}_{2}_quantile_tokens"},  # {0} is the split, {2} the quantile
 }
 # Columns that all seeds share, which get no mean. TEXTS are columns of text.
 SHARED = ("attention", "trained_on", "mixture", "length")
