@@ -235,6 +235,5 @@ class DetectionObjective(nn.Module):
             losses: dict[str, Any] = self.model(batch.images, batch.targets)
         count = batch.num_sentences
         loss = torch.stack([part.float() for part in losses.values()]).sum() * count
-        parts = {name: (part.detach().float() * count, count) for name, part in losses.items()}
-        metrics = {"loss": (loss.detach(), count), **parts}
+        metrics = {name: (part.detach().float() * count, count) for name, part in losses.items()}
         return LossOutput(loss, count, metrics, attention_telemetry(records) if telemetry else {})

@@ -256,7 +256,6 @@ class SelfDistillation(nn.Module):
             loss,
             count,
             {
-                "loss": (loss.detach(), count),
                 "teacher_entropy": (entropy(targets).sum(), GLOBAL_VIEWS * count),
                 "mean_entropy": (entropy(targets.mean((0, 1))) * count, count),
             },

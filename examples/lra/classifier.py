@@ -124,8 +124,5 @@ class SequenceObjective(RegularizedObjective):
         count = batch.num_sentences
         with torch.no_grad():
             correct = (logits.argmax(1) == batch.labels).sum()
-        metrics = {
-            "loss": (loss.detach(), count),
-            "accuracy": (100 * correct, count),  # percent
-        }
+        metrics = {"accuracy": (100 * correct, count)}  # percent
         return LossOutput(loss, count, metrics)

@@ -282,15 +282,15 @@ def _stamped(name: str, text: str) -> str:
 
 
 def add_metrics(
-    sums: dict[str, tuple[Any, float]], other_sums: Mapping[str, tuple[Any, float]]
+    sums: dict[str, tuple[Any, float]], other_sums: Mapping[str, tuple[Any, float]], weight: int = 1
 ) -> None:
-    """Add (sum, count) pairs by name, in place. Sums on a device stay there."""
+    """Add weighted (sum, count) pairs by name, in place. Sums on a device stay there."""
     for name, (total, count) in other_sums.items():
         old_total, old_count = sums.get(name, (0, 0))
-        sums[name] = (old_total + total, old_count + count)
+        sums[name] = (old_total + weight * total, old_count + weight * count)
 
 
-def metric_averages(sums: Mapping[str, tuple[float, float]]) -> dict[str, float]:
+def metric_averages(sums: Mapping[str, tuple[Any, float]]) -> dict[str, float]:
     """Return the averages, losses in bits, and ``ppl`` = 2^nll_loss after the losses."""
     averages = {}
     for name, (total, count) in sums.items():

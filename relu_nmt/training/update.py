@@ -44,8 +44,7 @@ class UpdateSums:
         self.samples += weight * output.sample_size
         self.tokens += weight * batch.num_tokens
         self.sentences += weight * batch.num_sentences
-        metrics = all_metrics(output)
-        add_metrics(self.metrics, {n: (weight * t, weight * c) for n, (t, c) in metrics.items()})
+        add_metrics(self.metrics, output.metrics, weight)
 
     def pack(self, device: torch.device) -> Tensor:
         """Return the sums as one vector that begins with the samples, float64."""
@@ -59,9 +58,10 @@ class UpdateSums:
     @classmethod
     def unpack(cls, values: list[float], names: Sequence[str]) -> "UpdateSums":
         """Return packed sums, whose metrics have these names."""
-        samples, tokens, sentences, signals, share, *pairs = values
-        metrics = {name: (pairs[2 * i], pairs[2 * i + 1]) for i, name in enumerate(names)}
-        return cls(StopCauses(signals, share), samples, tokens, sentences, metrics)
+        samples, tokens, sentences, signals, share, *metrics = values
+        pairs = zip(metrics[::2], metrics[1::2], strict=True)
+        sums = dict(zip(names, pairs, strict=True))
+        return cls(StopCauses(signals, share), samples, tokens, sentences, sums)
 
 
 class UpdatePlan(NamedTuple):
@@ -180,13 +180,6 @@ def _suspects(process: ProcessGroup, update: PendingUpdate) -> str:
         for numbers in batches_of_process:
             ids += map(str, numbers)
     return some_of(ids, SHOWN_IDS)
-
-
-def all_metrics(output: LossOutput) -> Mapping[str, tuple[Tensor, float]]:
-    """Return (sum, count) of the objective's metrics and the loss, by name."""
-    if "loss" in output.metrics:
-        return output.metrics
-    return {"loss": (output.loss.detach(), float(output.sample_size)), **output.metrics}
 
 
 def describe_first_not_finite(learner: Learner, batches: Sequence[Batch]) -> str | None:

@@ -22,7 +22,6 @@ from relu_nmt.training.learner import Learner
 from relu_nmt.training.log import TrainingLog, add_metrics, metric_averages
 from relu_nmt.training.save_dir import CurveEntry, TrainingResult, entry
 from relu_nmt.training.state import TrainingState
-from relu_nmt.training.update import all_metrics
 
 PRINTED_AS_ZERO = 0.005  # scores below it are printed as 0.00
 ADVICE = {
@@ -118,8 +117,8 @@ def measure(
                 with naming_batch(batch, "validation"):
                     output = learner.loss(batch)
                 # The totals stay on the device, so that a GPU need not wait for each batch.
-                metrics = all_metrics(output)
-                add_metrics(sums, {name: (t.double(), n) for name, (t, n) in metrics.items()})
+                metrics = output.metrics.items()
+                add_metrics(sums, {name: (total.double(), n) for name, (total, n) in metrics})
         if sharded and len(indices) < -(-count // world_size):
             # Compute any batch, since other processes need this one's weights for theirs.
             batch = source.load(0)
@@ -145,9 +144,7 @@ def names_of_metrics(learner: Learner, source: BatchSource) -> list[str]:
             batch = source.load(index)
             if batch.num_sentences:
                 with naming_batch(batch, "validation"):
-                    metrics = all_metrics(learner.loss(batch))
-                sums = {name: (float(total), n) for name, (total, n) in metrics.items()}
-                return list(metric_averages(sums))
+                    return list(metric_averages(learner.loss(batch).metrics))
     return []
 
 
