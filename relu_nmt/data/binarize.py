@@ -18,7 +18,7 @@ from relu_nmt.data.documents import SEPARATOR_TESTS
 from relu_nmt.data.indexed_dataset import IndexedDataset, indexed_writer
 from relu_nmt.errors import DataError
 from relu_nmt.io.text_lines import Chunk, TextFile, read_chunk
-from relu_nmt.io.workers import ordered_map
+from relu_nmt.io.workers import map_chunks, ordered_map
 
 # A worker sends one counter for a run of chunks, since sending costs more than counting.
 CHUNKS_PER_COUNT = 64
@@ -31,8 +31,8 @@ _PAIR = r"[0-9]{1,9}-[0-9]{1,9}"
 _ALIGNMENT = re.compile(rf"\s*({_PAIR}(\s+{_PAIR})*)?\s*")
 
 Advance = Callable[[int], object]
-Side = tuple[str, Path, TextFile]
-"""One language of one split: name of the dictionary, path without ``.bin``, tokenized text."""
+SideText = tuple[tuple[str, Path], TextFile]
+"""One language of one split: name of the dictionary and path without ``.bin``, tokenized text."""
 
 
 def token_dtype(vocab_size: int) -> type[np.integer]:
@@ -71,10 +71,10 @@ Table = tuple[dict[str, int], type[np.integer]]  # ids of words, and the dtype t
 
 
 def _binarize_chunk(
-    tables: Mapping[str, Table], task: tuple[str, Chunk]
+    tables: Mapping[str, Table], task: tuple[tuple[str, Path], Chunk]
 ) -> tuple[np.ndarray, np.ndarray, int]:
     """Return the token ids of a chunk's lines, their sizes and the number of unknown words."""
-    dictionary, chunk = task
+    (dictionary, _), chunk = task
     table, dtype = tables[dictionary]
     lines = [line.split() for line in read_chunk(chunk)]
     sizes = np.fromiter(map(len, lines), dtype=np.int32, count=len(lines))
@@ -93,30 +93,21 @@ def _binarize_chunk(
 
 
 def binarize(
-    sides: Sequence[Side], dictionaries: dict[str, Dictionary], workers: int, advance: Advance
+    texts: Sequence[SideText], dictionaries: dict[str, Dictionary], workers: int, advance: Advance
 ) -> Iterator[dict[str, int]]:
-    """Write ``.bin`` and ``.idx`` of each side. Yield ``sentences``, ``tokens``, ``unknown``."""
+    """Write ``.bin`` and ``.idx`` of each text. Yield ``sentences``, ``tokens``, ``unknown``."""
     tables: dict[str, Table] = {}
     for name, dictionary in dictionaries.items():
         tables[name] = dictionary.indices(), token_dtype(len(dictionary))
     # Write the results of each side in order, while workers convert the next chunks.
-    results = ordered_map(partial(_binarize_chunk, tables), _tasks(sides), workers)
-    for name, prefix, text in sides:
+    for (name, prefix), results in map_chunks(partial(_binarize_chunk, tables), texts, workers):
         totals = np.zeros(3, dtype=np.int64)
         with indexed_writer(prefix, token_dtype(len(dictionaries[name]))) as add:
-            for (_, chunk), (tokens, sizes, unknown) in islice(results, len(text.chunks)):
+            for (_, chunk), (tokens, sizes, unknown) in results:
                 add(tokens, sizes)
                 totals += len(sizes), len(tokens), unknown
                 advance(chunk.end - chunk.start)
         yield dict(zip(("sentences", "tokens", "unknown"), totals.tolist(), strict=True))
-    next(results, None)  # lets the workers end
-
-
-def _tasks(sides: Sequence[Side]) -> Iterator[tuple[str, Chunk]]:
-    """Yield all sides as one stream of chunks, so that no worker waits at the end of a side."""
-    for dictionary, _, text in sides:
-        for chunk in text.readable_chunks():
-            yield dictionary, chunk
 
 
 def _parse_chunk(chunk: Chunk) -> tuple[np.ndarray, np.ndarray]:

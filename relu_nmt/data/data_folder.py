@@ -259,7 +259,9 @@ class Journal:
 
     def finish(self, make: Callable[[], Any], files: Sequence[Path], form: Any = Any) -> Any:
         """Return the result of a step. Call ``make`` to do it unless it is finished."""
-        return self.finish_all({make: files}, lambda _: [make()], form)[make]
+        if not self._is_finished(files, form):
+            self._note(files, make())
+        return self._content["steps"][files[0].name]["result"]
 
     def _note(self, files: Sequence[Path], result: Any) -> None:
         """Write down a finished step at once, so that an interrupted run keeps it."""

@@ -117,30 +117,30 @@ def plan_groups(
         single = np.broadcast_to(np.int64(1), sizes.shape)  # takes no memory
         indices = np.arange(len(sizes))
         return Groups(indices, single, document_of, single, sizes - num_lacking, indices)
-    tokens_before = np.append(0, np.cumsum(sizes.astype(np.int64) - 1))  # each sentence
-    totals = tokens_before.tolist()
+    # Tokens before each sentence, without ``</s>``, as an array and as a list.
+    totals = np.append(0, np.cumsum(sizes.astype(np.int64) - 1))
+    tokens_before = totals.tolist()
     starts: list[int] = []
     contexts: list[int] = []
     begin = 0
     for count, most_tokens in zip(documents.tolist(), limits.tolist(), strict=True):
-        capacity = 0 if most_tokens == SINGLE_SENTENCES else most_tokens
-        # A sentence whose tokens end here or later does not fit the group, with its </s>.
-        capacity_end = 0
+        first_read = begin
         for i in range(begin, begin + count):
-            if totals[i + 1] >= capacity_end:
+            tokens_in_group = tokens_before[i + 1] - tokens_before[first_read] + 1
+            fits = tokens_in_group <= most_tokens and most_tokens != SINGLE_SENTENCES
+            if i == begin or not fits:
                 starts.append(i)
                 first_read = i
                 if overlap:
                     earliest = max(begin, i - overlap)
-                    first_read = first_context(totals, earliest, i, i + 1, most_tokens)
+                    first_read = first_context(tokens_before, earliest, i, i + 1, most_tokens)
                     contexts.append(first_read)
-                capacity_end = totals[first_read] + capacity
         begin += count
     first = np.array(starts, dtype=np.int64)
     context = np.array(contexts, dtype=np.int64) if overlap else first
     ends = np.append(first[1:], len(sizes))[: len(first)]
     document = document_of[first]
-    tokens = tokens_before[ends] - tokens_before[context] + 1
+    tokens = totals[ends] - totals[context] + 1
     tokens -= num_lacking * (ends - context == 1)
     return Groups(first, ends - first, document, limits[document], tokens, context)
 

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -20,8 +20,10 @@ from typing import Any, TypeVar
 from relu_nmt.errors import ReluNmtError
 from relu_nmt.io.memory import require_memory
 from relu_nmt.io.progress import SECONDS_BETWEEN_LINES, bars_are_drawn, progress_is_hidden
+from relu_nmt.io.text_lines import Chunk, TextFile
 
 Task = TypeVar("Task")
+Key = TypeVar("Key")
 Result = TypeVar("Result")
 
 TASKS_AHEAD = 3
@@ -56,6 +58,22 @@ def ordered_map(
                 break
             first, future = waiting.popleft()
             yield first, future.result()
+
+
+def map_chunks(
+    function: Callable[[tuple[Key, Chunk]], Result],
+    texts: Sequence[tuple[Key, TextFile]],
+    workers: int,
+) -> Iterator[tuple[Key, Iterator[tuple[tuple[Key, Chunk], Result]]]]:
+    """Yield each text's key with its tasks, which are key and chunk, and their results, in order.
+
+    All texts are one stream of tasks, so that no worker waits at the end of a text.
+    """
+    tasks = ((key, chunk) for key, text in texts for chunk in text.readable_chunks())
+    results = ordered_map(function, tasks, workers)
+    for key, text in texts:
+        yield key, islice(results, len(text.chunks))
+    next(results, None)  # lets the workers end
 
 
 @contextmanager

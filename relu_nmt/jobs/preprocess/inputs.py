@@ -24,7 +24,7 @@ SideKey = tuple[str, str]  # split and language: ("train", "de")
 
 
 @dataclass(frozen=True)
-class Job:
+class NewFolder:
     """A data folder to make."""
 
     config: Settings  # with the languages and the text steps of the model of --like
@@ -35,14 +35,14 @@ class Job:
     model_dictionaries: Mapping[str, Dictionary] = field(default_factory=dict)
 
     @property
-    def folder(self) -> Path:
-        """The data folder."""
+    def path(self) -> Path:
+        """Its absolute path."""
         return Path(self.config.destdir).absolute()
 
     @property
     def work(self) -> Path:
         """The folder of the journal and of text that the data folder will not have."""
-        return self.folder / WORK_FOLDER
+        return self.path / WORK_FOLDER
 
     @property
     def new_files(self) -> Path:
@@ -54,7 +54,7 @@ class Job:
         """Number of processes."""
         return self.config.workers or available_cores()
 
-    def path(self, split: str, ending: str) -> Path:
+    def file(self, split: str, ending: str) -> Path:
         """Return the path of a new file of a split, see :func:`split_path`."""
         return split_path(self.new_files, split, self.config.pair, ending)
 
@@ -67,56 +67,58 @@ class Inputs:
     alignments: dict[str, TextFile]  # the word alignments of each split that has some
 
 
-def scan_inputs(job: Job, open_files: ExitStack) -> Inputs:
-    """Read through the text and the alignments of a job. Refuse what does not fit together.
+def scan_inputs(folder: NewFolder, open_files: ExitStack) -> Inputs:
+    """Read through the text and the alignments of a folder. Refuse what does not fit together.
 
     The sides of files of pairs are written to files without a name, which are ``open_files``.
     """
-    texts = _scan_texts(job, open_files)
-    _check_lines(job, texts)
-    return Inputs(texts, _scan_alignments(job, texts))
+    texts = _scan_texts(folder, open_files)
+    _check_lines(folder, texts)
+    return Inputs(texts, _scan_alignments(folder, texts))
 
 
-def _scan_texts(job: Job, open_files: ExitStack) -> dict[SideKey, TextFile]:
+def _scan_texts(folder: NewFolder, open_files: ExitStack) -> dict[SideKey, TextFile]:
     """Return the text of each side of each split as it is given."""
-    pair_files, paths = _find_texts(job)
+    pair_files, paths = _find_texts(folder)
     # Read a file once, even if several splits or sides name it.
     distinct = list(dict.fromkeys(paths.values()))
     scanned: dict[str, TextFile] = {}
     sides_of_pairs: dict[SideKey, TextFile] = {}
     reports = []
-    new_file = partial(_new_file, job.folder, open_files)
+    new_file = partial(_new_file, folder.path, open_files)
     # Read through text files in parallel, and files of pairs one by one.
     total = sum(os.path.getsize(path) for path in (*distinct, *pair_files.values()))
     with progress_bar("scan", total) as advance:
-        for path, text in ordered_map(scan_text, distinct, job.workers):
+        for path, text in ordered_map(scan_text, distinct, folder.workers):
             scanned[path] = text
             advance(os.path.getsize(path))
         for split, path in pair_files.items():
-            endings = [*job.endings.values()]
-            sides, report = scan_pairs(path, endings, job.config.document_separator, new_file)
-            for language, side in zip(job.endings, sides, strict=True):
+            endings = [*folder.endings.values()]
+            sides, report = scan_pairs(path, endings, folder.config.document_separator, new_file)
+            for language, side in zip(folder.endings, sides, strict=True):
                 sides_of_pairs[split, language] = side
             reports.append(report)
             advance(os.path.getsize(path))
     for report in reports:
-        job.say(report)
+        folder.say(report)
     texts: dict[SideKey, TextFile] = {}
-    for split in job.config.splits():
-        for language in job.config.languages:
+    for split in folder.config.splits():
+        for language in folder.config.languages:
             key = (split, language)
             texts[key] = scanned[paths[key]] if key in paths else sides_of_pairs[key]
     return texts
 
 
-def _find_texts(job: Job) -> tuple[dict[str, str], dict[SideKey, str]]:
+def _find_texts(folder: NewFolder) -> tuple[dict[str, str], dict[SideKey, str]]:
     """Return the files of pairs by split, and the text files of all other splits."""
-    endings = job.endings
+    endings = folder.endings
     pair_files: dict[str, str] = {}
     paths: dict[SideKey, str] = {}
-    for split, prefix in job.config.splits().items():
+    for split, prefix in folder.config.splits().items():
         # Text files with the language as ending come before a file of pairs.
-        files = {la: find_text(str(Path(f"{prefix}.{endings[la]}"))) for la in endings}
+        files = {
+            language: find_text(str(Path(f"{prefix}.{endings[language]}"))) for language in endings
+        }
         if not any(map(os.path.isfile, files.values())) and pair_format(prefix):
             if not os.path.isfile(prefix):
                 raise DataError(f"{prefix}: no such file")
@@ -143,33 +145,33 @@ def _new_file(folder: Path, open_files: ExitStack) -> BinaryIO:
         return open_files.enter_context(tempfile.TemporaryFile())
 
 
-def _check_lines(job: Job, texts: Mapping[SideKey, TextFile]) -> None:
+def _check_lines(folder: NewFolder, texts: Mapping[SideKey, TextFile]) -> None:
     """Refuse empty files, and without separators also sides with different numbers of lines."""
     for text in texts.values():
         if text.num_lines == 0:
             raise DataError(f"{text.path}: the file is empty; give text, or leave the split out")
-    if job.config.document_separator != "none":
+    if folder.config.document_separator != "none":
         return
-    for split in job.config.splits():
-        sides = [texts[split, language] for language in job.config.languages]
+    for split in folder.config.splits():
+        sides = [texts[split, language] for language in folder.config.languages]
         check_parallel({side.path: side.num_lines for side in sides}, "lines")
         # Warn of blank lines, which may be boundaries of documents.
         num_blank = min(side.num_blank for side in sides)
         if num_blank:
-            job.say(
+            folder.say(
                 f"NOTE: {sides[0].path}: {num_blank:,} blank lines become sentences without "
                 "words; if they stand between documents, give --document-separator blank"
             )
 
 
-def _scan_alignments(job: Job, texts: Mapping[SideKey, TextFile]) -> dict[str, TextFile]:
+def _scan_alignments(folder: NewFolder, texts: Mapping[SideKey, TextFile]) -> dict[str, TextFile]:
     """Return the word alignments of each split that has some, as the training text must."""
-    suffix = job.config.align_suffix
+    suffix = folder.config.align_suffix
     if suffix is None:
         return {}
     existing: dict[str, str] = {}
     missing: dict[str, str] = {}
-    for split, prefix in job.config.splits().items():
+    for split, prefix in folder.config.splits().items():
         path = find_text(str(Path(f"{prefix}.{suffix}")))
         if os.path.isfile(path):
             existing[split] = path
@@ -182,12 +184,12 @@ def _scan_alignments(job: Job, texts: Mapping[SideKey, TextFile]) -> dict[str, T
             f"(--align-suffix {suffix}), a line for each line of the text"
         )
     for split, path in missing.items():
-        job.say(f"[alignments] {path}: no such file, so that {split} has none")
-    scanned = ordered_map(scan_text, list(existing.values()), job.workers)
+        folder.say(f"[alignments] {path}: no such file, so that {split} has none")
+    scanned = ordered_map(scan_text, list(existing.values()), folder.workers)
     alignments: dict[str, TextFile] = {}
     for split, (_, text) in zip(existing, scanned, strict=True):
         alignments[split] = text
-        source = texts[split, job.config.languages[0]]
+        source = texts[split, folder.config.languages[0]]
         check_parallel({file.path: file.num_lines for file in (source, text)}, "lines")
     return alignments
 

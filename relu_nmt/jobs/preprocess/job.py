@@ -10,7 +10,7 @@ import hashlib
 import importlib.metadata
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from relu_nmt.io.cluster import ClusterJob, cluster_queue, result_of
 from relu_nmt.io.progress import hidden_progress, progress_bar
 from relu_nmt.io.safe_write import folder_locked, remove_abandoned
 from relu_nmt.io.text_lines import TextFile
-from relu_nmt.jobs.preprocess.inputs import Inputs, Job, SideKey, scan_inputs
+from relu_nmt.jobs.preprocess.inputs import Inputs, NewFolder, SideKey, scan_inputs
 from relu_nmt.jobs.preprocess.settings import PreprocessSettings as Settings
 from relu_nmt.jobs.preprocess.text import TokenizedText, describe_round_trip, tokenize
 from relu_nmt.tokenization.base import subword_models, tokenizers
@@ -76,11 +76,22 @@ def run(settings: Settings, *, progress: bool = True) -> dict[str, Any]:
 
 def _run_one(settings: Settings, progress: bool) -> dict[str, Any]:
     """Make one data folder, see :func:`run`."""
+
+    def say(line: str) -> None:
+        if progress:
+            print(printable(line))
+
     try:
-        job = _make_job(settings, lambda line: print(printable(line)) if progress else None)
+        if settings.like is None:
+            folder = NewFolder(settings, say, settings.by_language(settings.languages))
+        else:
+            # Import late what needs PyTorch.
+            from relu_nmt.jobs.preprocess.like import folder_like
+
+            folder = folder_like(settings, settings.like, say)
         hides_progress = settings.no_progress_bar or not progress
         with hidden_progress(hides_progress), ExitStack() as open_files:
-            return _make_folder(job, open_files)
+            return _make_folder(folder, open_files)
     except BrokenPipeError:  # the reader of standard output has ended, and no file is at fault
         raise
     except OSError as error:
@@ -90,136 +101,126 @@ def _run_one(settings: Settings, progress: bool) -> dict[str, Any]:
         ) from error
 
 
-def _make_job(settings: Settings, say: Callable[[str], None]) -> Job:
-    """Return the job of the settings, with languages, steps and dictionaries of ``--like``."""
-    if settings.like is None:
-        return Job(settings, say, {language: language for language in settings.languages})
-    # Import late what needs PyTorch.
-    from relu_nmt.jobs.preprocess.like import job_like
-
-    return job_like(settings, settings.like, say)
-
-
-def _make_folder(job: Job, open_files: ExitStack) -> dict[str, Any]:
+def _make_folder(folder: NewFolder, open_files: ExitStack) -> dict[str, Any]:
     """Do all unfinished steps in the locked folder. Return the manifest."""
     # Read through all inputs first, for the key, so that mistakes are reported early.
-    inputs = scan_inputs(job, open_files)
-    key = _key(job, inputs)
-    job.folder.mkdir(parents=True, exist_ok=True)
+    inputs = scan_inputs(folder, open_files)
+    key = _key(folder, inputs)
+    folder.path.mkdir(parents=True, exist_ok=True)
     # Lock the folder, since two runs would mix their files.
-    with folder_locked(job.folder) as is_free:
+    with folder_locked(folder.path) as is_free:
         if not is_free:
             raise DataError(
-                f"{job.config.destdir}: another relu-nmt-preprocess is writing to it; wait "
+                f"{folder.config.destdir}: another relu-nmt-preprocess is writing to it; wait "
                 "for that one, or give another --destdir"
             )
-        remove_abandoned(job.folder)
-        data_folder.move_complete_files(job.folder)
-        manifest = _check_folder(job, key)
+        remove_abandoned(folder.path)
+        data_folder.move_complete_files(folder.path)
+        manifest = _check_folder(folder, key)
         if manifest is not None:
-            job.say(f"{job.config.destdir}: complete already, nothing to do")
+            folder.say(f"{folder.config.destdir}: complete already, nothing to do")
             return manifest
-        return _build(job, inputs, key)
+        return _build(folder, inputs, key)
 
 
-def _build(job: Job, inputs: Inputs, key: str) -> dict[str, Any]:
+def _build(folder: NewFolder, inputs: Inputs, key: str) -> dict[str, Any]:
     """Do all unfinished steps. The journal skips finished ones."""
-    journal = Journal(job.work, key)
-    tokenized = tokenize(job, inputs, journal)
+    journal = Journal(folder.work, key)
+    tokenized = tokenize(folder, inputs, journal)
     # Test on a sample that tokens decode to the original text.
     for language, pipeline in tokenized.pipelines.items():
         if not pipeline.keeps_text:
             text = next(text for (_, side), text in inputs.texts.items() if side == language)
-            report = describe_round_trip(pipeline, text, job.config.document_separator)
-            job.say(f"[{language}] {report}")
-    dictionaries = _make_dictionaries(job, journal, tokenized)
+            report = describe_round_trip(pipeline, text, folder.config.document_separator)
+            folder.say(f"[{language}] {report}")
+    dictionaries = _make_dictionaries(folder, journal, tokenized)
     manifest = {}
     # Write the manifest last, since it marks the folder as complete.
-    if not job.config.dict_only:
-        counts = _binarize(job, journal, tokenized, dictionaries)
-        alignments = _binarize_alignments(job, journal, tokenized)
-        content = _describe(job, key, tokenized, dictionaries, counts, alignments)
-        manifest = data_folder.write_manifest(job.new_files, content)
-    job.new_files.rename(job.folder / data_folder.COMPLETE_FOLDER)
-    data_folder.move_complete_files(job.folder)
+    if not folder.config.dict_only:
+        counts = _binarize(folder, journal, tokenized, dictionaries)
+        alignments = _binarize_alignments(folder, journal, tokenized)
+        content = _describe(folder, key, tokenized, dictionaries, counts, alignments)
+        manifest = data_folder.write_manifest(folder.new_files, content)
+    folder.new_files.rename(folder.path / data_folder.COMPLETE_FOLDER)
+    data_folder.move_complete_files(folder.path)
     return manifest
 
 
-def _key(job: Job, inputs: Inputs) -> str:
-    """Return a hash of the job's settings and of the contents of its files."""
-    settings = to_dict(job.config)
+def _key(folder: NewFolder, inputs: Inputs) -> str:
+    """Return a hash of the settings and of the contents of its files."""
+    settings = to_dict(folder.config)
     for name in NOT_IN_KEY:
         settings.pop(name, None)
-    if not job.config.subword_sampling:  # keep the keys of folders of earlier versions
+    if not folder.config.subword_sampling:  # keep the keys of folders of earlier versions
         del settings["subword_sampling"]
-    for language, pipeline in job.model_pipelines.items():
+    for language, pipeline in folder.model_pipelines.items():
         settings[f"text {language}"] = pipeline.to_state()
-    for language, dictionary in job.model_dictionaries.items():
+    for language, dictionary in folder.model_dictionaries.items():
         settings[f"words {language}"] = dictionary.to_text()
     contents: dict[str, Any] = {}
     for (split, language), text in inputs.texts.items():
         contents[f"{split}.{language}"] = text.sha256
     for split, text in inputs.alignments.items():
         contents[f"{split} alignments"] = text.sha256
-    for name, path in _given_files(job).items():
+    for name, path in _given_files(folder).items():
         if not path.is_file():
             reason = "is a folder" if path.is_dir() else "no such file"
-            raise DataError(f"{getattr(job.config, name)}: {reason} ({flag_of(name)})")
+            raise DataError(f"{getattr(folder.config, name)}: {reason} ({flag_of(name)})")
         contents[name] = data_folder.file_record(path)["sha256"]
     # Add versions, on which tokens depend.
     hashed: dict[str, Any] = {"settings": settings, "contents": contents}
-    hashed["versions"] = _versions(job)
+    hashed["versions"] = _versions(folder)
     # Add tokenizer versions above 1 only, so that old folders keep their keys.
-    version = tokenizers.get(job.config.tokenizer).version()
+    version = tokenizers.get(folder.config.tokenizer).version()
     if version > 1:
         hashed["tokenizer_version"] = version
     return hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()
 
 
-def _given_files(job: Job) -> dict[str, Path]:
+def _given_files(folder: NewFolder) -> dict[str, Path]:
     """Return the paths of given dictionaries and subword models by the setting's name."""
     paths: dict[str, Path] = {}
     for name in GIVEN_FILES:
-        path = getattr(job.config, name)
+        path = getattr(folder.config, name)
         if path is not None:
             paths[name] = Path(path).absolute()
     return paths
 
 
-def _check_folder(job: Job, key: str) -> dict[str, Any] | None:
+def _check_folder(folder: NewFolder, key: str) -> dict[str, Any] | None:
     """Return the manifest if the folder is complete. Refuse to replace another folder."""
     # Read the manifest. Remove a damaged one only with --overwrite.
-    manifest_path = job.folder / data_folder.MANIFEST_NAME
+    manifest_path = folder.path / data_folder.MANIFEST_NAME
     advice = "give another --destdir, or --overwrite to replace it"
     try:
-        manifest = data_folder.manifest_content(job.folder, advice)
+        manifest = data_folder.manifest_content(folder.path, advice)
     except DataError:
-        if not job.config.overwrite:
+        if not folder.config.overwrite:
             raise
         manifest_path.unlink()
         return None
     if manifest is None:
         # Refuse to replace present dictionaries, unless an unfinished run explains them.
-        if not job.config.overwrite and not job.work.exists():
-            _refuse_dictionaries(job.config)
+        if not folder.config.overwrite and not folder.work.exists():
+            _refuse_dictionaries(folder.config)
         return None
-    # A complete folder of the same job needs no work, unless a file was damaged.
+    # A complete folder with the same key needs no work, unless a file was damaged.
     if manifest.get("key") == key:
         try:
-            return data_folder.read_manifest(job.folder, with_checksums=True)
+            return data_folder.read_manifest(folder.path, with_checksums=True)
         except DataError as damage:
-            job.say(f"{damage}: making the folder again")
+            folder.say(f"{damage}: making the folder again")
             manifest_path.unlink()
             return None
-    if not job.config.overwrite:
+    if not folder.config.overwrite:
         raise DataError(
-            f"{job.config.destdir}: holds data made from other text or settings; {advice}"
+            f"{folder.config.destdir}: holds data made from other text or settings; {advice}"
         )
     # Remove all files of the old folder, so that no old file is taken for a new one.
     manifest_path.unlink()
-    given = [path.resolve() for path in _given_files(job).values()]
+    given = [path.resolve() for path in _given_files(folder).values()]
     for name in manifest["files"]:
-        path = job.folder / name
+        path = folder.path / name
         if os.path.isfile(path) and path.resolve() not in given:
             path.unlink()
     return None
@@ -227,9 +228,8 @@ def _check_folder(job: Job, key: str) -> dict[str, Any] | None:
 
 def _refuse_dictionaries(config: Settings) -> None:
     """Refuse a folder with dictionaries that were not given."""
-    for language, given_path in zip(
-        config.languages, (config.srcdict, config.tgtdict), strict=False
-    ):
+    given_paths = config.by_language((config.srcdict, config.tgtdict))
+    for language, given_path in given_paths.items():
         path = data_folder.dictionary_path(config.destdir, language)
         if path.exists() and not given_path:
             raise DataError(
@@ -239,14 +239,17 @@ def _refuse_dictionaries(config: Settings) -> None:
 
 
 def _make_dictionaries(
-    job: Job, journal: Journal, tokenized: TokenizedText
+    folder: NewFolder, journal: Journal, tokenized: TokenizedText
 ) -> dict[str, Dictionary]:
     """Build the dictionaries of all languages in the folder, or copy given ones."""
-    paths = {la: data_folder.dictionary_path(job.new_files, la) for la in job.config.languages}
+    paths = {
+        language: data_folder.dictionary_path(folder.new_files, language)
+        for language in folder.config.languages
+    }
 
     def make() -> None:
-        for languages, side in zip(job.config.sharing, ("src", "tgt"), strict=False):
-            dictionary = _dictionary(job, tokenized, languages, side)
+        for languages, side in zip(folder.config.sharing, ("src", "tgt"), strict=False):
+            dictionary = _dictionary(folder, tokenized, languages, side)
             for language in languages:
                 dictionary.save(paths[language])
 
@@ -254,25 +257,25 @@ def _make_dictionaries(
     journal.finish(make, [*paths.values()])
     dictionaries = {language: Dictionary.load(path) for language, path in paths.items()}
     for language, dictionary in dictionaries.items():
-        job.say(f"[{language}] Dictionary: {len(dictionary)} types")
+        folder.say(f"[{language}] Dictionary: {len(dictionary)} types")
     return dictionaries
 
 
 def _dictionary(
-    job: Job, tokenized: TokenizedText, languages: tuple[str, ...], side: str
+    folder: NewFolder, tokenized: TokenizedText, languages: tuple[str, ...], side: str
 ) -> Dictionary:
     """Return the dictionary of these languages, by the settings of ``side``: src or tgt."""
-    config = job.config
+    config = folder.config
     # Take a model's or a given dictionary. A joined one may come from either flag.
-    if job.model_dictionaries:
-        return job.model_dictionaries[languages[0]]
+    if folder.model_dictionaries:
+        return folder.model_dictionaries[languages[0]]
     path = getattr(config, f"{side}dict") or (config.joined_dictionary and config.tgtdict)
     if path:
         return Dictionary.load(path)
     files = [tokenized.texts["train", language] for language in languages]
     label = f"count {'+'.join(languages)}"
     with progress_bar(label, sum(file.num_bytes for file in files)) as advance:
-        counts = count_words(files, job.workers, advance)
+        counts = count_words(files, folder.workers, advance)
     threshold = getattr(config, f"threshold{side}")
     nwords = getattr(config, f"nwords{side}")
     dictionary = Dictionary.from_counts(counts, threshold, nwords, config.padding_factor)
@@ -284,23 +287,24 @@ def _dictionary(
 
 
 def _binarize(
-    job: Job, journal: Journal, tokenized: TokenizedText, dictionaries: dict[str, Dictionary]
+    folder: NewFolder,
+    journal: Journal,
+    tokenized: TokenizedText,
+    dictionaries: dict[str, Dictionary],
 ) -> dict[SideKey, dict[str, int]]:
     """Write the ``.bin`` and ``.idx`` files. Return the counts of each side."""
 
-    def write(sides: list[SideKey]) -> Iterator[dict[str, int]]:
-        todo = []
-        for split, language in sides:
-            todo.append((language, job.path(split, language), tokenized.texts[split, language]))
-        with progress_bar("binarize", sum(text.num_bytes for _, _, text in todo)) as advance:
-            yield from binarize(todo, dictionaries, job.workers, advance)
+    def binarize_missing(sides: list[SideKey]) -> Iterator[dict[str, int]]:
+        todo = [((side[1], folder.file(*side)), tokenized.texts[side]) for side in sides]
+        with progress_bar("binarize", sum(text.num_bytes for _, text in todo)) as advance:
+            yield from binarize(todo, dictionaries, folder.workers, advance)
 
-    files = {side: data_folder.paths_of(job.path(*side)) for side in tokenized.texts}
-    finished = journal.finish_all(files, write, SIDE_COUNTS)
+    files = {side: data_folder.paths_of(folder.file(*side)) for side in tokenized.texts}
+    finished = journal.finish_all(files, binarize_missing, SIDE_COUNTS)
     for (split, language), result in finished.items():
         share = 100 * result["unknown"] / max(1, result["tokens"])
         path = tokenized.inputs.texts[split, language].path
-        job.say(
+        folder.say(
             f"[{language}] {path}: {result['sentences']} sents, "
             f"{result['tokens']} tokens, {share:.3}% replaced (by {UNK})"
         )
@@ -308,7 +312,7 @@ def _binarize(
 
 
 def _binarize_alignments(
-    job: Job, journal: Journal, tokenized: TokenizedText
+    folder: NewFolder, journal: Journal, tokenized: TokenizedText
 ) -> dict[str, dict[str, int]]:
     """Write the word alignments. Return the counts of each split with alignments."""
     finished = {}
@@ -316,28 +320,30 @@ def _binarize_alignments(
         # Leave out separator lines of the text, which have no sentences.
         documents = tokenized.documents.get(split)
         separators = [] if documents is None else documents.separator_lines
-        prefix = data_folder.alignment_path(job.new_files, split, job.config.pair)
+        prefix = data_folder.alignment_path(folder.new_files, split, folder.config.pair)
         counts = journal.finish(
-            partial(_align, job, split, text, separators, prefix),
+            partial(_align, folder, split, text, separators, prefix),
             data_folder.paths_of(prefix),
             {"sentences": int, "pairs": int},
         )
         finished[split] = counts
-        job.say(f"[alignments] {text.path}: {counts['sentences']} sents, {counts['pairs']} pairs")
+        folder.say(
+            f"[alignments] {text.path}: {counts['sentences']} sents, {counts['pairs']} pairs"
+        )
     return finished
 
 
 def _align(
-    job: Job, split: str, text: TextFile, separators: list[int], prefix: Path
+    folder: NewFolder, split: str, text: TextFile, separators: list[int], prefix: Path
 ) -> dict[str, int]:
     """Write the word alignments of a split, compared with its binarized sentences."""
-    sides = [IndexedDataset(job.path(split, la)) for la in job.config.languages]
+    sides = [IndexedDataset(folder.file(split, language)) for language in folder.config.languages]
     with progress_bar("alignments", text.num_bytes) as advance:
-        return binarize_alignments(text, prefix, sides, separators, job.workers, advance)
+        return binarize_alignments(text, prefix, sides, separators, folder.workers, advance)
 
 
 def _describe(
-    job: Job,
+    folder: NewFolder,
     key: str,
     tokenized: TokenizedText,
     dictionaries: Mapping[str, Dictionary],
@@ -345,23 +351,23 @@ def _describe(
     alignments: Mapping[str, Mapping[str, int]],
 ) -> dict[str, Any]:
     """Return the manifest. Counts and alignments are the results of binarizing."""
-    config = job.config
+    config = folder.config
     symbols = {}
     for language, dictionary in dictionaries.items():
         name = data_folder.dictionary_path("", language).name
         symbols[language] = {"file": name, "symbols": len(dictionary)}
     splits = {}
     for split in config.splits():
-        splits[split] = _describe_split(job, tokenized.inputs, split, counts)
+        splits[split] = _describe_split(folder, tokenized.inputs, split, counts)
         if split in tokenized.documents:
             splits[split]["documents"] = tokenized.documents[split].number
-            splits[split]["documents_file"] = job.path(split, "documents").name
+            splits[split]["documents_file"] = folder.file(split, "documents").name
         if split in alignments:
             text = tokenized.inputs.alignments[split]
             record = {"input": text.path, "input_sha256": text.sha256}
             splits[split]["alignments"] = {**record, "pairs": alignments[split]["pairs"]}
     files = {}
-    for path in sorted(job.new_files.glob("[!.]*")):
+    for path in sorted(folder.new_files.glob("[!.]*")):
         if path.name != data_folder.MANIFEST_NAME:  # of a run that was stopped at its end
             files[path.name] = data_folder.file_record(path)
     return {
@@ -369,16 +375,16 @@ def _describe(
         "source_lang": config.source_lang,
         "target_lang": config.target_lang,
         "joined_dictionary": config.joined_dictionary,
-        "versions": _versions(job),
+        "versions": _versions(folder),
         "settings": to_dict(config),
-        "text": _describe_texts(job, tokenized),
+        "text": _describe_texts(folder, tokenized),
         "dictionaries": symbols,
         "splits": splits,
         "files": files,
     }
 
 
-def _describe_texts(job: Job, tokenized: TokenizedText) -> dict[str, dict[str, Any]]:
+def _describe_texts(folder: NewFolder, tokenized: TokenizedText) -> dict[str, dict[str, Any]]:
     """Return the text steps of each language, from which models start."""
     texts: dict[str, dict[str, Any]] = {}
     for language, pipeline in tokenized.pipelines.items():
@@ -387,7 +393,7 @@ def _describe_texts(job: Job, tokenized: TokenizedText) -> dict[str, dict[str, A
             "tokenizer": pipeline.tokenizer,
             "tokenizer_version": pipeline.tokenizer_version,
             "lowercase": pipeline.lowercase,
-            "subword": job.config.subword,
+            "subword": folder.config.subword,
             "subword_file": None if path is None else path.name,
         }
         if pipeline.first_symbol is not None:
@@ -396,11 +402,11 @@ def _describe_texts(job: Job, tokenized: TokenizedText) -> dict[str, dict[str, A
 
 
 def _describe_split(
-    job: Job, inputs: Inputs, split: str, counts: Mapping[SideKey, Mapping[str, int]]
+    folder: NewFolder, inputs: Inputs, split: str, counts: Mapping[SideKey, Mapping[str, int]]
 ) -> dict[str, Any]:
     """Return the sides of a split, which has no documents yet."""
     sides = {}
-    for language in job.config.languages:
+    for language in folder.config.languages:
         text = inputs.texts[split, language]
         sides[language] = {
             "input": text.path,
@@ -408,14 +414,14 @@ def _describe_split(
             "tokens": counts[split, language]["tokens"],
             "unknown": counts[split, language]["unknown"],
         }
-    sentences = counts[split, job.config.languages[0]]["sentences"]
+    sentences = counts[split, folder.config.languages[0]]["sentences"]
     return {"sentences": sentences, "documents": None, "documents_file": None, "sides": sides}
 
 
-def _versions(job: Job) -> dict[str, str]:
+def _versions(folder: NewFolder) -> dict[str, str]:
     """Return the versions of the packages on which tokens depend."""
     versions = {"relu_nmt": relu_nmt.__version__}
-    kinds = (tokenizers.get(job.config.tokenizer), subword_models.get(job.config.subword))
+    kinds = (tokenizers.get(folder.config.tokenizer), subword_models.get(folder.config.subword))
     for name in sorted(kind.package for kind in kinds if kind.package is not None):
         versions[name] = importlib.metadata.version(name)
     return versions

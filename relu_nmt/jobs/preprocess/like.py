@@ -1,4 +1,4 @@
-"""The job of ``--like``: the languages, text steps and dictionaries of a model."""
+"""The data folder of ``--like``: the languages, text steps and dictionaries of a model."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ from relu_nmt.config import flag_of
 from relu_nmt.config.fields import options_of
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR
 from relu_nmt.errors import CheckpointError, ConfigError
-from relu_nmt.jobs.preprocess.inputs import Job
+from relu_nmt.jobs.preprocess.inputs import NewFolder
 from relu_nmt.jobs.preprocess.settings import PreprocessSettings as Settings
 from relu_nmt.tokenization.base import WholeWords, subword_models
 from relu_nmt.tokenization.pipeline import TextPipeline
@@ -18,8 +18,8 @@ from relu_nmt.translation.building import stored_task
 UNNAMED = ("source", "target")  # languages of an imported model whose files name none
 
 
-def job_like(settings: Settings, path: str, say: Callable[[str], None]) -> Job:
-    """Return a job with the languages, steps and dictionaries of the model at a path."""
+def folder_like(settings: Settings, path: str, say: Callable[[str], None]) -> NewFolder:
+    """Return a data folder with the languages, steps and dictionaries of the model at a path."""
     task = stored_task(path)
     if task is None:
         raise CheckpointError(
@@ -45,12 +45,12 @@ def job_like(settings: Settings, path: str, say: Callable[[str], None]) -> Job:
     if pipelines[0].keeps_text:
         say(f"NOTE: the model of {path} takes prepared text; prepare this text in the same way")
     endings = (settings.source_lang or task.source_lang, settings.target_lang or task.target_lang)
-    return Job(
+    return NewFolder(
         config,
         say,
-        dict(zip(config.languages, endings, strict=False)),
-        dict(zip(config.languages, pipelines, strict=False)),
-        dict(zip(config.languages, dictionaries, strict=False)),
+        config.by_language(endings),
+        config.by_language(pipelines),
+        config.by_language(dictionaries),
     )
 
 

@@ -1,8 +1,9 @@
 """Settings of relu-nmt-preprocess."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from relu_nmt.config import READ, Files, option, refuse_given, settings, shared, split_paths
 from relu_nmt.config import like as option_like
@@ -11,6 +12,7 @@ from relu_nmt.data.documents import SEPARATORS
 from relu_nmt.errors import ConfigError
 from relu_nmt.tokenization.base import subword_file_name, subword_models, tokenizers
 
+SideT = TypeVar("SideT")
 DEFAULT_SUBWORDS = 10000
 SPLIT = ("subword", "subword-nmt", "sentencepiece")
 """The need of options of a subword model."""
@@ -270,6 +272,10 @@ class PreprocessSettings(shared.ClusterOptions):
         if not self.only_source:
             pair.append(self.target_lang)
         return tuple(filter(None, pair))
+
+    def by_language(self, sides: Sequence[SideT]) -> dict[str, SideT]:
+        """Return values of source and target by language. Without target text one is left out."""
+        return dict(zip(self.languages, sides, strict=False))
 
     @property
     def sharing(self) -> tuple[tuple[str, ...], ...]:

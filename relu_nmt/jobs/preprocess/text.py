@@ -11,7 +11,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,8 +27,8 @@ from relu_nmt.errors import DataError, reporting
 from relu_nmt.io.progress import progress_bar
 from relu_nmt.io.safe_write import safe_writer
 from relu_nmt.io.text_lines import Chunk, TextFile, encode_lines, read_chunk, scan_text
-from relu_nmt.io.workers import call_aside, ordered_map
-from relu_nmt.jobs.preprocess.inputs import Inputs, Job, SideKey, check_parallel
+from relu_nmt.io.workers import call_aside, map_chunks, ordered_map
+from relu_nmt.jobs.preprocess.inputs import Inputs, NewFolder, SideKey, check_parallel
 from relu_nmt.tokenization import base
 from relu_nmt.tokenization.pipeline import TextPipeline
 
@@ -69,7 +68,7 @@ class Documents(NamedTuple):
 
 @dataclass(frozen=True)
 class TokenizedText:
-    """The text of a job before and after all steps, and what the steps used and found."""
+    """The text before and after all steps, and what the steps used and found."""
 
     inputs: Inputs
     texts: dict[SideKey, TextFile]  # tokens between spaces
@@ -78,29 +77,29 @@ class TokenizedText:
     documents: dict[str, Documents]  # of each split, if boundaries are given
 
 
-def tokenize(job: Job, inputs: Inputs, journal: Journal) -> TokenizedText:
+def tokenize(folder: NewFolder, inputs: Inputs, journal: Journal) -> TokenizedText:
     """Turn all text into tokens. With ``dict_only``, the training text."""
     texts = inputs.texts
     train = {side: text for side, text in texts.items() if side[0] == "train"}
-    if job.config.dict_only:
+    if folder.config.dict_only:
         texts = train
     pieces: dict[SideKey, TextFile] = {}
     documents: dict[str, Documents] = {}
     # Learn the subword model on the words of the training text, or copy given models.
-    if job.config.learns_subwords:
-        pipelines = _pipelines(job, {})
-        words, scans = _convert(job, journal, pipelines, train, _needed(Step.WORDS, pipelines))
-        documents = _find_documents(job, journal, inputs, scans)
-        model_paths = _learn_models(job, journal, words)
-        pipelines = _pipelines(job, model_paths)
-        pieces, _ = _convert(job, journal, pipelines, words, Step.PIECES)
+    if folder.config.learns_subwords:
+        pipelines = _pipelines(folder, {})
+        words, scans = _convert(folder, journal, pipelines, train, _needed(Step.WORDS, pipelines))
+        documents = _find_documents(folder, journal, inputs, scans)
+        model_paths = _learn_models(folder, journal, words)
+        pipelines = _pipelines(folder, model_paths)
+        pieces, _ = _convert(folder, journal, pipelines, words, Step.PIECES)
     else:
-        model_paths = _copy_models(job, journal)
-        pipelines = _pipelines(job, model_paths)
+        model_paths = _copy_models(folder, journal)
+        pipelines = _pipelines(folder, model_paths)
     # Take the rest of the text through all steps at once.
     remaining = {side: text for side, text in texts.items() if side not in pieces}
-    tokens, scans = _convert(job, journal, pipelines, remaining, _needed(Step.TOKENS, pipelines))
-    documents |= _find_documents(job, journal, inputs, scans)
+    tokens, scans = _convert(folder, journal, pipelines, remaining, _needed(Step.TOKENS, pipelines))
+    documents |= _find_documents(folder, journal, inputs, scans)
     return TokenizedText(inputs, pieces | tokens, pipelines, model_paths, documents)
 
 
@@ -112,11 +111,11 @@ def _needed(step: Step, pipelines: Mapping[str, TextPipeline]) -> Step:
     return Step.KEEP
 
 
-def _pipelines(job: Job, model_paths: Mapping[str, Path]) -> dict[str, TextPipeline]:
+def _pipelines(folder: NewFolder, model_paths: Mapping[str, Path]) -> dict[str, TextPipeline]:
     """Return the text steps of each language, without subwords where no model has a path."""
-    if job.model_pipelines:
-        return dict(job.model_pipelines)
-    config = job.config
+    if folder.model_pipelines:
+        return dict(folder.model_pipelines)
+    config = folder.config
     pipelines: dict[str, TextPipeline] = {}
     for language in config.languages:
         subword = base.load_subword(config.subword, model_paths.get(language))
@@ -125,48 +124,49 @@ def _pipelines(job: Job, model_paths: Mapping[str, Path]) -> dict[str, TextPipel
 
 
 def _convert(
-    job: Job,
+    folder: NewFolder,
     journal: Journal,
     pipelines: Mapping[str, TextPipeline],
     texts: Mapping[SideKey, TextFile],
     step: Step,
 ) -> tuple[dict[SideKey, TextFile], Scans]:
     """Take texts through a step. Texts that it does not change are returned as they are."""
-    planned = {side: _plan(job, side, step) for side in texts}
+    planned = {side: _plan(folder, side, step) for side in texts}
     conversions = {side: plan for side, plan in planned.items() if plan is not None}
 
-    def work(sides: list[SideKey]) -> Iterator[dict[str, Any]]:
+    # The journal calls this for the texts that are not finished.
+    def convert_missing(sides: list[SideKey]) -> Iterator[dict[str, Any]]:
         todo = [(conversions[side], texts[side]) for side in sides]
         total = sum(text.num_bytes for _, text in todo)
         with progress_bar(step.value, total) as advance:
-            yield from convert_texts(todo, pipelines, job.workers, advance)
+            yield from convert_texts(todo, pipelines, folder.workers, advance)
 
     files = {side: [*conversion.outputs] for side, conversion in conversions.items()}
     form = {"sentences": int, "boundaries": list[tuple[int, int]]}
-    scans = journal.finish_all(files, work, form)
+    scans = journal.finish_all(files, convert_missing, form)
     converted = dict(texts)
-    results = ordered_map(scan_text, [str(paths[0]) for paths in files.values()], job.workers)
+    results = ordered_map(scan_text, [str(paths[0]) for paths in files.values()], folder.workers)
     for side, (_, text) in zip(conversions, results, strict=True):
         converted[side] = text
     return converted, scans
 
 
-def _plan(job: Job, side: SideKey, step: Step) -> Conversion | None:
+def _plan(folder: NewFolder, side: SideKey, step: Step) -> Conversion | None:
     """Return the conversion that a text needs for a step. None: the file is used where it is."""
     split, language = side
     is_train = split == "train"
-    separator = "none" if step is Step.PIECES else job.config.document_separator
+    separator = "none" if step is Step.PIECES else folder.config.document_separator
     if step is Step.KEEP and is_train and separator == "none":
         return None
     outputs: dict[Path, Step] = {}
     if is_train or step is not Step.KEEP:
-        outputs[job.work / f"{split}.{language}.{step.name.lower()}"] = step
+        outputs[folder.work / f"{split}.{language}.{step.name.lower()}"] = step
     # Keep the raw text of other splits for references. It may equal the tokens.
     if not is_train:
-        outputs[job.path(split, f"{language}.raw")] = Step.KEEP
+        outputs[folder.file(split, f"{language}.raw")] = Step.KEEP
     # Draw random subwords for training text only.
-    strength = job.config.subword_sampling if is_train else 0.0
-    sampling = (strength, job.config.seed) if strength else None
+    strength = folder.config.subword_sampling if is_train else 0.0
+    sampling = (strength, folder.config.seed) if strength else None
     return Conversion(side, separator, outputs, sampling)
 
 
@@ -177,13 +177,12 @@ def convert_texts(
     advance: Advance,
 ) -> Iterator[dict[str, Any]]:
     """Convert files. Yield ``sentences`` and ``boundaries`` of each when it is complete."""
-    results = ordered_map(partial(_convert_chunk, pipelines), _tasks(texts), workers)
-    for conversion, text in texts:
+    for conversion, results in map_chunks(partial(_convert_chunk, pipelines), texts, workers):
         sentences = 0
         boundaries = []
         with ExitStack() as stack:
             files = {p: stack.enter_context(safe_writer(p)) for p in conversion.outputs}
-            for (_, chunk), (count, inner, parts) in islice(results, len(text.chunks)):
+            for (_, chunk), (count, inner, parts) in results:
                 for path, data in parts.items():
                     files[path].write(data)
                 # Count sentences from the beginning of the file, not of the chunk.
@@ -192,13 +191,6 @@ def convert_texts(
                 advance(chunk.end - chunk.start)
         # Yield only now, when the files are complete under their names.
         yield {"sentences": sentences, "boundaries": boundaries}
-    next(results, None)  # lets the workers end
-
-
-def _tasks(texts: Sequence[tuple[Conversion, TextFile]]) -> Iterator[tuple[Conversion, Chunk]]:
-    for conversion, text in texts:
-        for chunk in text.readable_chunks():
-            yield conversion, chunk
 
 
 def _convert_chunk(
@@ -244,13 +236,16 @@ def _convert_line(
 
 
 def _find_documents(
-    job: Job, journal: Journal, inputs: Inputs, scans: Scans
+    folder: NewFolder, journal: Journal, inputs: Inputs, scans: Scans
 ) -> dict[str, Documents]:
     """Compare the sides of each scanned split. Return and write its documents, if it has some."""
-    config = job.config
+    config = folder.config
     documents: dict[str, Documents] = {}
     for split in dict.fromkeys(split for split, _ in scans):
-        sides = {inputs.texts[split, la].path: scans[split, la] for la in config.languages}
+        sides = {
+            inputs.texts[split, language].path: scans[split, language]
+            for language in config.languages
+        }
         for path, side in sides.items():
             if side["sentences"] == 0:
                 raise DataError(f"{path}: no sentences in it, only document separators; give text")
@@ -263,7 +258,7 @@ def _find_documents(
             sizes = document_sizes(
                 [(path, side["sentences"], side["boundaries"]) for path, side in sides.items()]
             )
-            side_file = job.path(split, "documents")
+            side_file = folder.file(split, "documents")
             journal.finish(partial(write_documents, side_file, sizes), [side_file])
             boundaries = scans[split, config.languages[0]]["boundaries"]
             documents[split] = Documents(len(sizes), [line for _, line in boundaries])
@@ -272,54 +267,56 @@ def _find_documents(
     return documents
 
 
-def _copy_models(job: Job, journal: Journal) -> dict[str, Path]:
+def _copy_models(folder: NewFolder, journal: Journal) -> dict[str, Path]:
     """Write given subword models into the folder: one file if all languages have the same."""
-    config = job.config
-    paths = (config.subword_model, config.target_subword_model or config.subword_model)
+    config = folder.config
+    given_models = (config.subword_model, config.target_subword_model or config.subword_model)
     models = {}
-    for language, given_path in zip(config.languages, paths, strict=False):
+    for language, given_path in config.by_language(given_models).items():
         models[language] = base.load_subword(config.subword, given_path).content
-    for language, pipeline in job.model_pipelines.items():
+    for language, pipeline in folder.model_pipelines.items():
         models[language] = pipeline.subword.content
     is_joint = len(set(models.values())) == 1
     model_paths = {}
     for language, content in models.items():
         if content is not None:
-            path = _model_path(job, None if is_joint else language)
+            path = _model_path(folder, None if is_joint else language)
             model_paths[language] = path
             journal.finish(partial(_write, path, content), [path])
     return model_paths
 
 
-def _learn_models(job: Job, journal: Journal, words: Mapping[SideKey, TextFile]) -> dict[str, Path]:
+def _learn_models(
+    folder: NewFolder, journal: Journal, words: Mapping[SideKey, TextFile]
+) -> dict[str, Path]:
     """Learn a joint subword model, or one a language, on the tokenized training text."""
     model_paths: dict[str, Path] = {}
-    for group in job.config.sharing:
-        path = _model_path(job, None if job.config.joined_dictionary else group[0])
+    for group in folder.config.sharing:
+        path = _model_path(folder, None if folder.config.joined_dictionary else group[0])
         texts = [words["train", language] for language in group]
-        journal.finish(partial(_learn_model, job, path, texts), [path])
+        journal.finish(partial(_learn_model, folder, path, texts), [path])
         model_paths |= dict.fromkeys(group, path)
     return model_paths
 
 
-def _learn_model(job: Job, path: Path, texts: Sequence[TextFile]) -> None:
-    config = job.config
-    job.say(f"learning {config.subword_size} subwords for {path.name}")
-    learning_text = base.LearningText(texts, job.workers)
+def _learn_model(folder: NewFolder, path: Path, texts: Sequence[TextFile]) -> None:
+    config = folder.config
+    folder.say(f"learning {config.subword_size} subwords for {path.name}")
+    learning_text = base.LearningText(texts, folder.workers)
     kind = base.subword_models.get(config.subword)
     learn = partial(kind.learn, learning_text, config.subword_size, config.seed)
     content = call_aside(learn, f"learning {path.name}")
     num_learned = kind.load(content).num_learned
     if num_learned is not None and num_learned < config.subword_size:
-        job.say(
+        folder.say(
             f"NOTE: {path.name} has {num_learned} subwords instead of {config.subword_size} "
             "(--subword-size): the training text gives no more"
         )
     _write(path, content)
 
 
-def _model_path(job: Job, language: str | None) -> Path:
-    return job.new_files / base.subword_file_name(job.config.subword, language)
+def _model_path(folder: NewFolder, language: str | None) -> Path:
+    return folder.new_files / base.subword_file_name(folder.config.subword, language)
 
 
 def _write(path: Path, content: bytes) -> None:

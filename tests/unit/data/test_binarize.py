@@ -54,7 +54,7 @@ def test_binary_data_has_the_ids_of_the_words_and_their_counts(tmp_path, text_fi
     dictionary = Dictionary(["a", "b", "c"], [1, 1, 1])
     prefix = tmp_path / "out"
     done = []
-    (result,) = binarize([("xx", prefix, text_file)], {"xx": dictionary}, workers, done.append)
+    (result,) = binarize([(("xx", prefix), text_file)], {"xx": dictionary}, workers, done.append)
     dataset = IndexedDataset(prefix)
     expected = [dictionary.encode(line).tolist() for line in words_of_lines(ODD)]
     assert contents(dataset) == expected
@@ -68,9 +68,9 @@ def test_binary_data_has_the_ids_of_the_words_and_their_counts(tmp_path, text_fi
 
 def test_several_sides_have_their_own_dictionaries(tmp_path, text_file):
     dictionaries = {"x": Dictionary(["a"], [1]), "y": Dictionary(["c", "b"], [1, 1])}
-    sides = [(name, tmp_path / f"{name}{i}", text_file) for i, name in enumerate("xyx")]
-    assert len(list(binarize(sides, dictionaries, 2, lambda _: None))) == 3
-    first, second, third = (IndexedDataset(prefix) for _, prefix, _ in sides)
+    texts = [((name, tmp_path / f"{name}{i}"), text_file) for i, name in enumerate("xyx")]
+    assert len(list(binarize(texts, dictionaries, 2, lambda _: None))) == 3
+    first, second, third = (IndexedDataset(prefix) for (_, prefix), _ in texts)
     assert first[3].tolist() == third[3].tolist()
     assert second[3].tolist() == dictionaries["y"].encode(words_of_lines(ODD)[3]).tolist()
 
