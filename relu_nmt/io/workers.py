@@ -65,10 +65,8 @@ def map_chunks(
     texts: Sequence[tuple[Key, TextFile]],
     workers: int,
 ) -> Iterator[tuple[Key, Iterator[tuple[tuple[Key, Chunk], Result]]]]:
-    """Yield each text's key with its tasks, which are key and chunk, and their results, in order.
-
-    All texts are one stream of tasks, so that no worker waits at the end of a text.
-    """
+    """Yield the key of each text, with its tasks (key and chunk) and their results in order."""
+    # All texts are one stream of tasks, so that no worker waits at the end of a text.
     tasks = ((key, chunk) for key, text in texts for chunk in text.readable_chunks())
     results = ordered_map(function, tasks, workers)
     for key, text in texts:

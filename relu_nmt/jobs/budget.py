@@ -205,9 +205,9 @@ def with_length(
 ) -> SettingsT:
     """Return settings with the choices and the number of updates. Print how long these take."""
     pace = choices.pace
-    trainer: TrainerConfig = settings.trainer
-    assert trainer.budget is not None
-    budget = Budget.parse(trainer.budget)
+    config: TrainerConfig = settings.trainer
+    assert config.budget is not None
+    budget = Budget.parse(config.budget)
     # The time before the first update counts only in a new training.
     spent = 0.0
     if not training.goes_on:
@@ -227,10 +227,10 @@ def with_length(
     total = in_words(seconds or updates * pace.seconds)
     about = "about " if budget.seconds or budget.epochs else ""
     training.say(
-        f"budget {trainer.budget}: {pace.seconds:.3g} s an update, so {about}"
+        f"budget {config.budget}: {pace.seconds:.3g} s an update, so {about}"
         f"{counted(updates, 'update')} ({updates / pace.updates_per_epoch:.3g} epochs) in {total}; "
         f"validation every {paced['validate_interval_updates']:,}; checkpoints best and last in "
-        f"{trainer.save_dir}"
+        f"{config.save_dir}"
     )
     return settings
 

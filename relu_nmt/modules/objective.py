@@ -28,16 +28,15 @@ class LossOutput:
     # size of the whole update over all accumulation steps and processes.
     loss: Tensor
     sample_size: int  # number of units in the batch (target tokens, images)
-    # A detached sum over the batch and its divisor for the log, by name. Losses are in nats. By
-    # default ``loss`` is among them, and shows the loss given here.
+    # A detached sum over the batch and its divisor for the log, by name. Losses are in nats.
+    # ``loss`` is added if it is missing.
     metrics: Mapping[str, tuple[Tensor, float]] = field(default_factory=dict)
     # Scalars for TensorBoard by name (attention/encoder.0.0/entropy), if wanted.
     telemetry: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if "loss" not in self.metrics:
-            shown = (self.loss.detach(), float(self.sample_size))
-            self.metrics = {"loss": shown, **self.metrics}
+            self.metrics = {"loss": (self.loss.detach(), float(self.sample_size)), **self.metrics}
 
 
 @dataclass(frozen=True)

@@ -281,6 +281,10 @@ def _stamped(name: str, text: str) -> str:
     return f"{time.strftime('%Y-%m-%d %H:%M:%S')} | INFO | {name} | {text}"
 
 
+def be_silent(text: str) -> None:
+    """Print nothing."""
+
+
 def add_metrics(
     sums: dict[str, tuple[Any, float]], other_sums: Mapping[str, tuple[Any, float]], weight: int = 1
 ) -> None:

@@ -135,21 +135,23 @@ class Trainer:
                 while self.result.ended is None:
                     self._train_epoch()
         except BaseException as error:
-            self.result.ended = str(error) or type(error).__name__
-            self.result.diverged = isinstance(error, TrainingError)
-            # Save the updates that came before damaged data of this or another process.
-            is_for_data = isinstance(error, DataError) or LOST_PEER in str(error)
-            can_save = not self.config.no_save and not is_sharded(self.learner.objective)
-            is_saved = is_for_data and can_save and self.state.num_updates > 0
-            if is_saved:
-                self._save(keeps_last=True)
-            with suppress(DataError):  # the first error is the one to show
-                self._write_result()
-            if is_saved and isinstance(error, DataError):
-                where = f"update {self.state.num_updates:,}, which is saved"
-                command = self.config.same_command
-                raise DataError(f"{error}; {command} goes on from {where}") from error
+            self._end_by(error)
             raise
+
+    def _end_by(self, error: BaseException) -> None:
+        """Note an error in the result. After damaged data, of any process, save the updates."""
+        self.result.ended = str(error) or type(error).__name__
+        self.result.diverged = isinstance(error, TrainingError)
+        is_for_data = isinstance(error, DataError) or LOST_PEER in str(error)
+        can_save = not self.config.no_save and not is_sharded(self.learner.objective)
+        is_saved = is_for_data and can_save and self.state.num_updates > 0
+        if is_saved:
+            self._save(keeps_last=True)
+        with suppress(DataError):  # the first error is the one to show
+            self._write_result()
+        if is_saved and isinstance(error, DataError):
+            where = f"update {self.state.num_updates:,}, which is saved"
+            raise DataError(f"{error}; {self.config.same_command} goes on from {where}") from error
 
     def _train_epoch(self) -> None:
         """Train to the end of the epoch, or until there is a reason to stop."""

@@ -19,7 +19,7 @@ from relu_nmt.training.batches import (
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.distributed import is_sharded, whole_weights
 from relu_nmt.training.learner import Learner
-from relu_nmt.training.log import TrainingLog, add_metrics, metric_averages
+from relu_nmt.training.log import TrainingLog, add_metrics, be_silent, metric_averages
 from relu_nmt.training.save_dir import CurveEntry, TrainingResult, entry
 from relu_nmt.training.state import TrainingState
 
@@ -94,11 +94,11 @@ def measure(
     learner: Learner,
     source: BatchSource,
     scorer: ValidationScorer | None = None,
-    say: Callable[[str], object] = str,
+    say: Callable[[str], object] = be_silent,
 ) -> dict[str, float]:
     """Return the metrics of a set, losses in bits, over all processes.
 
-    ``say`` prints the progress of a slow validation. By default nothing is printed.
+    ``say`` prints the progress of a slow validation.
     """
     count = source.begin_epoch(1)
     world_size = learner.process.world_size

@@ -305,8 +305,7 @@ class ImageObjective(RegularizedObjective):
             other_correct = (guesses == batch.other_labels).sum()
             correct = batch.share * correct + (1 - batch.share) * other_correct
         count = batch.num_sentences
-        metrics = {"accuracy": (100 * correct, count)}  # top-1, percent
-        return LossOutput(loss, count, metrics)
+        return LossOutput(loss, count, {"accuracy": (100 * correct, count)})  # top-1, percent
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:

@@ -116,9 +116,7 @@ def _find_texts(folder: NewFolder) -> tuple[dict[str, str], dict[SideKey, str]]:
     paths: dict[SideKey, str] = {}
     for split, prefix in folder.config.splits().items():
         # Text files with the language as ending come before a file of pairs.
-        files = {
-            language: find_text(str(Path(f"{prefix}.{endings[language]}"))) for language in endings
-        }
+        files = {lang: find_text(str(Path(f"{prefix}.{endings[lang]}"))) for lang in endings}
         if not any(map(os.path.isfile, files.values())) and pair_format(prefix):
             if not os.path.isfile(prefix):
                 raise DataError(f"{prefix}: no such file")

@@ -179,12 +179,8 @@ def _key(folder: NewFolder, inputs: Inputs) -> str:
 
 def _given_files(folder: NewFolder) -> dict[str, Path]:
     """Return the paths of given dictionaries and subword models by the setting's name."""
-    paths: dict[str, Path] = {}
-    for name in GIVEN_FILES:
-        path = getattr(folder.config, name)
-        if path is not None:
-            paths[name] = Path(path).absolute()
-    return paths
+    given = {name: getattr(folder.config, name) for name in GIVEN_FILES}
+    return {name: Path(path).absolute() for name, path in given.items() if path is not None}
 
 
 def _check_folder(folder: NewFolder, key: str) -> dict[str, Any] | None:
@@ -228,8 +224,7 @@ def _check_folder(folder: NewFolder, key: str) -> dict[str, Any] | None:
 
 def _refuse_dictionaries(config: Settings) -> None:
     """Refuse a folder with dictionaries that were not given."""
-    given_paths = config.by_language((config.srcdict, config.tgtdict))
-    for language, given_path in given_paths.items():
+    for language, given_path in config.by_language((config.srcdict, config.tgtdict)).items():
         path = data_folder.dictionary_path(config.destdir, language)
         if path.exists() and not given_path:
             raise DataError(
@@ -242,13 +237,11 @@ def _make_dictionaries(
     folder: NewFolder, journal: Journal, tokenized: TokenizedText
 ) -> dict[str, Dictionary]:
     """Build the dictionaries of all languages in the folder, or copy given ones."""
-    paths = {
-        language: data_folder.dictionary_path(folder.new_files, language)
-        for language in folder.config.languages
-    }
+    config = folder.config
+    paths = {lang: data_folder.dictionary_path(folder.new_files, lang) for lang in config.languages}
 
     def make() -> None:
-        for languages, side in zip(folder.config.sharing, ("src", "tgt"), strict=False):
+        for languages, side in zip(config.sharing, ("src", "tgt"), strict=False):
             dictionary = _dictionary(folder, tokenized, languages, side)
             for language in languages:
                 dictionary.save(paths[language])

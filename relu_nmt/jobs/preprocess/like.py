@@ -45,12 +45,9 @@ def folder_like(settings: Settings, path: str, say: Callable[[str], None]) -> Ne
     if pipelines[0].keeps_text:
         say(f"NOTE: the model of {path} takes prepared text; prepare this text in the same way")
     endings = (settings.source_lang or task.source_lang, settings.target_lang or task.target_lang)
+    by_language = config.by_language
     return NewFolder(
-        config,
-        say,
-        config.by_language(endings),
-        config.by_language(pipelines),
-        config.by_language(dictionaries),
+        config, say, by_language(endings), by_language(pipelines), by_language(dictionaries)
     )
 
 

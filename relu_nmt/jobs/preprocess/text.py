@@ -242,10 +242,7 @@ def _find_documents(
     config = folder.config
     documents: dict[str, Documents] = {}
     for split in dict.fromkeys(split for split, _ in scans):
-        sides = {
-            inputs.texts[split, language].path: scans[split, language]
-            for language in config.languages
-        }
+        sides = {inputs.texts[split, lang].path: scans[split, lang] for lang in config.languages}
         for path, side in sides.items():
             if side["sentences"] == 0:
                 raise DataError(f"{path}: no sentences in it, only document separators; give text")

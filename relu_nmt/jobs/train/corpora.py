@@ -59,8 +59,8 @@ class Corpora:
         if settings.documents.active:
             lengths = (settings.documents.validation_length,)
         for name in settings.valid_subset.split(","):
-            corpus = self._checked([self.task.load_split(name, settings.load_alignments)])
-            batches[name] = self._batches_of(self._prepared(corpus), limits, lengths)
+            corpus = self._joined([self.task.load_split(name, settings.load_alignments)])
+            batches[name] = self._batches_of(self._cut_and_checked(corpus), limits, lengths)
         return batches
 
     def _batches_of(
@@ -108,7 +108,7 @@ class Corpora:
         corpora = []
         for task in tasks:
             parts = task.load_chained(settings.train_subset, settings.load_alignments)
-            corpora.append(self._checked(parts))
+            corpora.append(self._joined(parts))
         for corpus in corpora:
             # Refuse a corpus without alignments if the loss learns from them.
             if settings.load_alignments and corpus.alignments is None:
@@ -121,7 +121,7 @@ class Corpora:
         if settings.documents.active and len(without) < len(corpora):
             for corpus in without:
                 self.say(f"{corpus.stem}: no document boundaries, so that each sentence is one")
-        return self._prepared(Split.chained(corpora, tags), has_tags=settings.tag_extra_data)
+        return self._cut_and_checked(Split.chained(corpora, tags), has_tags=settings.tag_extra_data)
 
     def _tags(self, num_corpora: int) -> list[int]:
         """Return the symbol before the sources of each corpus, an unused one. -1: none."""
@@ -139,7 +139,7 @@ class Corpora:
             tags[1:] = fillers[:count]
         return tags
 
-    def _checked(self, splits: list[Split]) -> Split:
+    def _joined(self, splits: list[Split]) -> Split:
         """Return several splits as one, and print their sizes."""
         for part in splits:
             if part.target is None:
@@ -149,7 +149,7 @@ class Corpora:
             self.say(f"{part.source.prefix}: {counted(len(part), 'sentence pair')}")
         return Split.chained(splits)
 
-    def _prepared(self, split: Split, has_tags: bool = False) -> Split:
+    def _cut_and_checked(self, split: Split, has_tags: bool = False) -> Split:
         """Return a split. If the settings say so, cut long sources and require documents."""
         longest = self.longest[0]
         documents = self.settings.documents

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -31,6 +32,7 @@ from relu_nmt.training.checkpoint import (
 from relu_nmt.training.config import FULLY_SHARDED
 from relu_nmt.training.distributed import ProcessGroup
 from relu_nmt.training.learner import Learner
+from relu_nmt.training.log import be_silent
 from relu_nmt.training.precision import stated_dtype
 from relu_nmt.training.preflight import fitting_tokens
 from relu_nmt.training.save_dir import TrainingResult
@@ -111,10 +113,6 @@ def pace_of(
     valid = corpora.validation_batches(settings.batching.validation_limits)
     pace = measured_pace(objective, train, valid, settings.trainer, training.process)
     return replace(pace, samples=len(train.batches.split))
-
-
-def be_silent(text: str) -> None:
-    """Print nothing about a trial."""
 
 
 def open_task(
@@ -199,16 +197,15 @@ def new_objective(
     alignment_lambda = 0.0
     if settings.load_alignments:
         alignment_lambda = settings.alignment_lambda
-    make: Callable[..., TranslationObjective] = TranslationObjective
+    arguments: dict[str, Any] = {
+        "label_smoothing": settings.smoothing,
+        "regularizer": settings.regularizer,
+        "report_accuracy": settings.report_accuracy,
+        "alignment_lambda": alignment_lambda,
+    }
     if teachers:
-        make = partial(TaughtObjective, teachers, settings.teacher)
-    return make(
-        model,
-        settings.smoothing,
-        settings.regularizer,
-        report_accuracy=settings.report_accuracy,
-        alignment_lambda=alignment_lambda,
-    )
+        return TaughtObjective(teachers, settings.teacher, model, **arguments)
+    return TranslationObjective(model, **arguments)
 
 
 def sized_batches(
@@ -219,7 +216,7 @@ def sized_batches(
     These are the numbers of ``--max-tokens auto`` and of ``--update-tokens``.
     """
     batching = settings.batching
-    trainer = settings.trainer
+    config = settings.trainer
     tokens = batching.max_tokens
     is_auto = tokens == AUTO_TOKENS
     # Go on with the number of the checkpoint.
@@ -232,7 +229,7 @@ def sized_batches(
     notes: list[str] = []
     if is_auto:
         tokens = stored
-        if not stored or trainer.preflight:
+        if not stored or config.preflight:
             tokens = tokens_in_memory(settings, objective, train, training, stored)
         note = f"--max-tokens auto: {tokens:,}"
         if stored:
@@ -243,14 +240,14 @@ def sized_batches(
         # Take the number of batches whose tokens come closest.
         together = tokens * training.process.world_size
         count = max(1, round(batching.update_tokens / together))
-        trainer = replace(trainer, update_freq=(count,))
+        config = replace(config, update_freq=(count,))
         notes.append(f"--update-freq {count} for updates of {count * together:,} tokens")
     if notes:
         corpora.say("; ".join(notes))
     if tokens is not None:
         train.limit_tokens(tokens)
     batching = replace(batching, max_tokens=tokens, update_tokens=None)
-    return train, replace(settings, batching=batching, trainer=trainer)
+    return train, replace(settings, batching=batching, trainer=config)
 
 
 def tokens_in_memory(
@@ -261,12 +258,12 @@ def tokens_in_memory(
     stored: int | None,
 ) -> int:
     """Return the most tokens of a batch that the memory holds, after trial updates."""
-    trainer = settings.trainer
+    config = settings.trainer
     process = training.process
     # Move the model, or this process's part of it, to the device as the trainer does.
-    if trainer.ddp_backend == FULLY_SHARDED:
+    if config.ddp_backend == FULLY_SHARDED:
         process.wrap(objective, FULLY_SHARDED)
-    learner = Learner(objective.to(process.device).train(), trainer, process)
+    learner = Learner(objective.to(process.device).train(), config, process)
     share = None
     if settings.batching.update_tokens:
         share = -(-settings.batching.update_tokens // process.world_size)
