@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from itertools import islice
+from itertools import chain, islice, repeat
 from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
@@ -67,7 +67,7 @@ def map_chunks(
 ) -> Iterator[tuple[Key, Iterator[tuple[tuple[Key, Chunk], Result]]]]:
     """Yield the key of each text, with its tasks (key and chunk) and their results in order."""
     # All texts are one stream of tasks, so that no worker waits at the end of a text.
-    tasks = ((key, chunk) for key, text in texts for chunk in text.readable_chunks())
+    tasks = chain.from_iterable(zip(repeat(key), text.readable_chunks()) for key, text in texts)
     results = ordered_map(function, tasks, workers)
     for key, text in texts:
         yield key, islice(results, len(text.chunks))

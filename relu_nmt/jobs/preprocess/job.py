@@ -179,8 +179,8 @@ def _key(folder: NewFolder, inputs: Inputs) -> str:
 
 def _given_files(folder: NewFolder) -> dict[str, Path]:
     """Return the paths of given dictionaries and subword models by the setting's name."""
-    given = {name: getattr(folder.config, name) for name in GIVEN_FILES}
-    return {name: Path(path).absolute() for name, path in given.items() if path is not None}
+    paths = {name: getattr(folder.config, name) for name in GIVEN_FILES}
+    return {name: Path(path).absolute() for name, path in paths.items() if path is not None}
 
 
 def _check_folder(folder: NewFolder, key: str) -> dict[str, Any] | None:
