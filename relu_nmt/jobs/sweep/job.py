@@ -231,7 +231,10 @@ def _parser(settings_class: type[SettingsT]) -> Parser:
 def _refuse(
     settings_class: type[SettingsT], where: str, typed: Sequence[str], own_flags: Mapping[str, str]
 ) -> None:
-    """Refuse unknown flags, and flags of fields in ``own_flags``, which the sweep sets."""
+    """Refuse unknown flags, and flags of fields in ``own_flags``, which the sweep sets.
+
+    The whole commands are read later, when an error cannot tell where the user typed a flag.
+    """
     with reporting(where, ConfigError, ConfigError):
         arguments = _parser(settings_class).parse_args(typed)
     for name, setter in own_flags.items():
