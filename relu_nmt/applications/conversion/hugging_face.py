@@ -43,7 +43,8 @@ NAMES = "tokenizer_config.json"
 PIECES = "sentencepiece.bpe.model"
 TABLES = ("shared.weight", "embed_tokens.weight", "lm_head.weight")  # names of one table
 MOST_NAMED = 6  # most languages that an error message names
-NEVER = -100.0  # bias of the padding symbol, which Marian's vocabulary lacks
+NO_SYMBOL = -1  # index of the padding symbol, which Marian's vocabulary lacks
+NEVER = -100.0  # bias of the padding symbol of Marian
 MOST_POSITIONS = 2**16  # limit that shows damage. Real models have 512 or 1024 positions.
 MOST_ADDED = 2**16  # limit that shows damage. NLLB's tokenizer adds 203 symbols.
 KIND_SETTINGS: dict[str, dict[str, Any]] = {
@@ -85,9 +86,9 @@ def read_hub_model(
         )
     theirs = _read_weights(folder)
     table = _embeddings(theirs)
-    # Put the symbols in the order of relu_nmt's ids. -1 is padding, which Marian lacks.
+    # Put the symbols in the order of relu_nmt's ids.
     if kind == MARIAN:
-        first = [symbols.index(PAD), -1, symbols.index(EOS), symbols.index(UNK)]
+        first = [symbols.index(PAD), NO_SYMBOL, symbols.index(EOS), symbols.index(UNK)]
         order = first + [i for i in range(len(symbols)) if i not in first]
     else:
         for i in range(len(symbols), len(table)):  # rows behind the last symbol have no name
@@ -218,7 +219,7 @@ def _our_tensors(
     theirs = {name.removeprefix("model."): t.float() for name, t in tensors.items()}
     bias = theirs.pop("final_logits_bias", None)
     order = torch.tensor(ids)
-    number = int((order >= 0).sum())
+    number = int((order != NO_SYMBOL).sum())
     fits = not config.output_bias or (bias is not None and bias.shape == (1, number))
     if not fits or table.dim() != 2 or len(table) != number:
         raise CheckpointError(
@@ -232,7 +233,7 @@ def _our_tensors(
     computed = (*TABLES, "embed_positions.weight", "embed_positions.weights")
     ours = {fairseq.our_name(name): t for name, t in named.items() if not name.endswith(computed)}
     # Reorder table and bias, with zeros for the padding symbol.
-    table = table.float()[order].masked_fill((order < 0)[:, None], 0.0)
+    table = table.float()[order].masked_fill((order == NO_SYMBOL)[:, None], 0.0)
     for side in ("encoder", "decoder"):
         ours[f"{side}.embedding.tokens.weight"] = table
         if config.output_bias:  # as in Marian, whose positions become learned ones
@@ -240,7 +241,7 @@ def _our_tensors(
             ours[f"{side}.embedding.positions.weight"] = _waves(longest, table.size(1))
     ours["output_projection.weight"] = table
     if config.output_bias and bias is not None:
-        ours["output_projection.bias"] = bias[0, order].masked_fill(order < 0, NEVER)
+        ours["output_projection.bias"] = bias[0, order].masked_fill(order == NO_SYMBOL, NEVER)
     return ours
 
 
