@@ -129,6 +129,7 @@ class TranslationBatches:
         other = copy.copy(self)
         limits = replace(self.rules.limits, max_tokens=max_tokens)
         other.rules = replace(self.rules, limits=limits)
+        other._batches = []  # not planned yet
         return other
 
     def largest_within(self, max_tokens: int) -> TranslationBatch:
