@@ -65,7 +65,10 @@ def map_chunks(
     texts: Sequence[tuple[Key, TextFile]],
     workers: int,
 ) -> Iterator[tuple[Key, Iterator[tuple[tuple[Key, Chunk], Result]]]]:
-    """Yield the key of each text, with its tasks (key and chunk) and their results in order."""
+    """Yield the key of each text, with its tasks (key and chunk) and their results in order.
+
+    Read the results of a text to their end before the next text.
+    """
     # All texts are one stream of tasks, so that no worker waits at the end of a text.
     tasks = chain.from_iterable(zip(repeat(key), text.readable_chunks()) for key, text in texts)
     results = ordered_map(function, tasks, workers)

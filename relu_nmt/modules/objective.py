@@ -29,7 +29,7 @@ class LossOutput:
     loss: Tensor
     sample_size: int  # number of units in the batch (target tokens, images)
     # A detached sum over the batch and its divisor for the log, by name. Losses are in nats.
-    # ``loss`` is added if it is missing.
+    # ``loss`` is added if it is missing, as it is before terms of modules are added to it.
     metrics: Mapping[str, tuple[Tensor, float]] = field(default_factory=dict)
     # Scalars for TensorBoard by name (attention/encoder.0.0/entropy), if wanted.
     telemetry: dict[str, float] = field(default_factory=dict)

@@ -55,9 +55,9 @@ class TranslationObjective(RegularizedObjective):
     If batches have word alignments, the :func:`alignment_loss` of the aligning attention is added,
     also per target token, and logged as ``alignment_loss``.
 
-    :meth:`loss` calls ``states``, ``cross_entropy`` and ``output``. ``TaughtObjective`` replaces
-    the middle. With an ``nn.Linear`` without bias as output projection, memory never holds all
-    logits at once. Another module, such as an adapter, is called as usual.
+    :meth:`loss` calls ``states``, ``cross_entropy`` and ``output``. ``TaughtObjective`` has
+    a ``loss`` of its own. With an ``nn.Linear`` without bias as output projection, memory never
+    holds all logits at once. Another module, such as an adapter, is called as usual.
 
     Args:
         report_accuracy: also report the percentage of target tokens that are the most probable

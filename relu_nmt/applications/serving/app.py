@@ -70,7 +70,7 @@ def make_app(
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
-        close()  # all requests have ended, so nothing else needs the event loop
+        close()  # no request needs the event loop any more; threads may still end
 
     try:  # report settings that do not fit now, and not in the first answer
         for service in services:

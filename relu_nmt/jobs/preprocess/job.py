@@ -147,7 +147,7 @@ def _build(folder: NewFolder, inputs: Inputs, key: str) -> dict[str, Any]:
 
 
 def _key(folder: NewFolder, inputs: Inputs) -> str:
-    """Return a hash of the settings and of the contents of its files."""
+    """Return a hash of a folder's settings and of the contents of its input files."""
     settings = to_dict(folder.config)
     for name in NOT_IN_KEY:
         settings.pop(name, None)

@@ -153,7 +153,7 @@ def test_a_search_with_too_few_results_is_an_error(pool):
 
 
 @pytest.fixture
-def slot_runner():
+def large_answer_runner():
     """A function that calls another when it is its turn. At most four run or wait."""
     with ThreadPoolExecutor(1, "large answer") as executor:
         run = functools.partial(run_large_answer, executor, threading.Semaphore(4))
@@ -162,36 +162,40 @@ def slot_runner():
         yield run
 
 
-def test_turns_come_one_after_the_other(slot_runner, pool):
+def test_turns_come_one_after_the_other(large_answer_runner, pool):
     order = []
     begun = threading.Event()
     free = threading.Event()
     requests = [QueuedRequest() for _ in range(4)]
-    holding = pool.submit(slot_runner, lambda: begun.set() or free.wait(30), QueuedRequest())
+    holding = pool.submit(
+        large_answer_runner, lambda: begun.set() or free.wait(30), QueuedRequest()
+    )
     assert begun.wait(30)
     answers = []
     for number in range(3):
         work = functools.partial(order.append, number)
-        answers.append(pool.submit(slot_runner, work, requests[number]))
-        until(lambda: slot_runner.num_queued() == len(answers))
+        answers.append(pool.submit(large_answer_runner, work, requests[number]))
+        until(lambda: large_answer_runner.num_queued() == len(answers))
     with pytest.raises(HTTPException, match="too many"):
-        slot_runner(lambda: None, requests[3])
+        large_answer_runner(lambda: None, requests[3])
     requests[1].give_up()
     with pytest.raises(HTTPException, match="given up"):
         answers[1].result(30)
     # The next one takes the place of the one that is gone.
-    last = pool.submit(slot_runner, lambda: order.append(3), requests[3])
-    until(lambda: slot_runner.num_queued() == 4)
+    last = pool.submit(large_answer_runner, lambda: order.append(3), requests[3])
+    until(lambda: large_answer_runner.num_queued() == 4)
     assert order == []
     free.set()
     assert [answer.result(30) for answer in (answers[0], answers[2], last)] == [None] * 3
     assert holding.result(30) and order == [0, 2, 3]
     with pytest.raises(ZeroDivisionError):
-        slot_runner(lambda: 1 / 0, QueuedRequest())
-    assert slot_runner(lambda: "after an error", QueuedRequest()) == "after an error"
+        large_answer_runner(lambda: 1 / 0, QueuedRequest())
+    assert large_answer_runner(lambda: "after an error", QueuedRequest()) == "after an error"
 
 
-def test_a_large_answer_that_is_given_up_waits_in_neither_of_its_threads(model, slot_runner, pool):
+def test_a_large_answer_that_is_given_up_waits_in_neither_of_its_threads(
+    model, large_answer_runner, pool
+):
     with closing(Batcher(model, max_tokens=9)) as batcher:
         first = hold(batcher, model, pool)
         for _ in range(30):
@@ -202,12 +206,12 @@ def test_a_large_answer_that_is_given_up_waits_in_neither_of_its_threads(model, 
                 begun.set()
                 return batcher.run(lambda: None, request)
 
-            large = pool.submit(slot_runner, work, request)
+            large = pool.submit(large_answer_runner, work, request)
             assert begun.wait(30)
             request.give_up()
             with pytest.raises(HTTPException, match="given up"):
                 large.result(30)
-            until(lambda: slot_runner.num_free() == 4)
+            until(lambda: large_answer_runner.num_free() == 4)
         model.go.set()
         assert first.result(30)
 
