@@ -4,8 +4,8 @@
 same with less memory.
 """
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -108,13 +108,14 @@ class TranslationObjective(RegularizedObjective):
         log_probs = self.model.logits(states).log_softmax(-1)
         return smoothed_loss(log_probs, targets, smoothing)
 
-    def aligning_records(
-        self, batch: TranslationBatch
-    ) -> AbstractContextManager[list[AttentionRecord]]:
+    @contextmanager
+    def aligning_records(self, batch: TranslationBatch) -> Iterator[list[AttentionRecord]]:
         """Record the aligning attention in the block, if the batch has alignments to learn."""
         if batch.alignments is None or self.alignment_lambda == 0:
-            return nullcontext([])
-        return record_attention(self.model.aligning_attention, Need(weights=True))
+            yield []
+            return
+        with record_attention(self.model.aligning_attention, Need(weights=True)) as records:
+            yield records
 
     def output(
         self, batch: TranslationBatch, sums: CrossEntropy, records: Sequence[AttentionRecord]
