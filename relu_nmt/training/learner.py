@@ -70,6 +70,12 @@ class Learner:
         )
         self.average = WeightAverage(model, config.optimizer)
 
+    def unwrap(self) -> None:
+        """Drop the wrapper of the objective, which must not outlive the group of processes."""
+        # The last owner of the group ends its threads. If this is the wrapper, it holds Python's
+        # lock meanwhile, for which such a thread may wait for ever.
+        self.wrapped = self.objective
+
     def autocast(self) -> torch.autocast:
         """Return the context of a forward pass. Weights always have 32 bits."""
         enabled = self.dtype is not None

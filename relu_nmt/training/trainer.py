@@ -98,6 +98,7 @@ class Trainer:
             self._write_result()
         finally:
             self.log.close()
+            self.learner.unwrap()
         self.result.log_lost = self.log.lost
         return self.result
 

@@ -3,9 +3,11 @@ import json
 import os
 import signal
 import time
+import weakref
 
 import pytest
 import torch
+from torch import nn
 
 from relu_nmt.errors import CheckpointError, ConfigError, TrainingError
 from relu_nmt.io.process import STOP_SIGNALS
@@ -259,6 +261,24 @@ def test_numbers_that_are_read_late_are_the_same(tmp_path, capsys):
     trainer._reads_late = True
     with pytest.raises(TrainingError, match=r"update 4 \(epoch 1\).* samples 300, 301\."):
         trainer.train()
+
+
+def test_a_trainer_drops_the_wrapper_of_its_objective_before_the_processes_part(tmp_path):
+    """A wrapper that ends after the group of processes can wait for ever for a thread of gloo."""
+
+    class Wrapper(nn.Module):
+        def __init__(self, objective):
+            super().__init__()
+            self.objective = objective
+
+        def forward(self, batch, telemetry):
+            return self.objective(batch, telemetry=telemetry)
+
+    trainer = Toy(tmp_path, run={"max_update": 1}).trainer()
+    trainer.learner.wrapped = Wrapper(trainer.learner.objective)
+    wrapper = weakref.ref(trainer.learner.wrapped)
+    trainer.train()
+    assert wrapper() is None
 
 
 def test_checks_before_the_first_update(tmp_path):
