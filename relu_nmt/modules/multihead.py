@@ -52,7 +52,7 @@ class MultiheadAttention(nn.Module):
         return projection
 
     def draw_output(self) -> None:
-        """Draw the output projection. Call it last: a seed fixes the order of the draws."""
+        """Draw the output projection, after the input projections."""
         nn.init.xavier_uniform_(self.out_proj.weight)
         nn.init.zeros_(self.out_proj.bias)
 
@@ -71,8 +71,8 @@ class MultiheadAttention(nn.Module):
         return self.out_proj(self.attention.finish(joined, x))
 
 
-class SelfAttention(MultiheadAttention):
-    """Attention among states: one matrix projects them to queries, keys and values."""
+class SelfAttentionBase(MultiheadAttention):
+    """The base of self-attentions: one matrix projects states to queries, keys and values."""
 
     def __init__(self, embed_dim: int, attention: Attention) -> None:
         super().__init__(embed_dim, attention)
@@ -107,6 +107,10 @@ class SelfAttention(MultiheadAttention):
             k, v = cache.append_keys(k, v, visibility.num_keys)
         return self.attend(q, k, v, visibility, relative.bias)
 
+
+class SelfAttention(SelfAttentionBase):
+    """Attention among states."""
+
     def forward(
         self,
         x: Tensor,
@@ -118,11 +122,8 @@ class SelfAttention(MultiheadAttention):
         return self.project_output(self.joined_heads(self.qkv(x), visibility, relative, cache), x)
 
 
-class CrossAttention(MultiheadAttention):
-    """Attention of states to a memory, such as the encoder's states.
-
-    One matrix projects the states to queries, and one the memory to keys and values.
-    """
+class CrossAttentionBase(MultiheadAttention):
+    """The base of attentions to a memory: one matrix for queries, one for keys and values."""
 
     def __init__(self, embed_dim: int, attention: Attention) -> None:
         super().__init__(embed_dim, attention)
@@ -143,6 +144,10 @@ class CrossAttention(MultiheadAttention):
         grouped = q if q.size(0) == k.size(0) else q.reshape(k.size(0), -1, q.size(-1))
         queries = self.attention.map_queries(self.split(grouped))  # [B, H, N, d]
         return self.attend(queries, k, v, visibility).view_as(q)
+
+
+class CrossAttention(CrossAttentionBase):
+    """Attention of states to a memory, such as the encoder's states."""
 
     def forward(self, x: Tensor, visibility: Visibility, memory: Tensor | KeyValueCache) -> Tensor:
         """Map states x [B, N, D] to [B, N, D]. The memory is [B, S, D], or a cache."""

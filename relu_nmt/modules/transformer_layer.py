@@ -16,7 +16,7 @@ from relu_nmt.attention.masks import Visibility
 from relu_nmt.modules import norms
 from relu_nmt.modules.config import TransformerOptions
 from relu_nmt.modules.feed_forward import build_feed_forward
-from relu_nmt.modules.multihead import CrossAttention, KeyValueCache, SelfAttention
+from relu_nmt.modules.multihead import CrossAttentionBase, KeyValueCache, SelfAttentionBase
 from relu_nmt.modules.positions import NO_POSITIONS, RelativePositions
 
 
@@ -51,8 +51,8 @@ class TransformerLayer(nn.Module):
     def __init__(
         self,
         config: LayerConfig,
-        self_attention: SelfAttention,
-        cross_attention: CrossAttention | None = None,
+        self_attention: SelfAttentionBase,
+        cross_attention: CrossAttentionBase | None = None,
     ) -> None:
         super().__init__()
         self.self_attention = self_attention

@@ -17,7 +17,7 @@ from relu_nmt.attention.kernels import tuned
 from relu_nmt.attention.masks import TreeVisibility, Visibility
 from relu_nmt.attention.sentences import SentenceRows, SentenceView
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.modules.multihead import CrossAttention, MultiheadAttention, SelfAttention
+from relu_nmt.modules.multihead import CrossAttentionBase, MultiheadAttention, SelfAttentionBase
 from relu_nmt.modules.positions import RelativePositions, sinusoids
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.decoder import Decoder
@@ -115,14 +115,14 @@ class AlignedPositions(NamedTuple):
     parts: list[RelativePositions]  # of each part of its sentences
 
 
-class AlignedSelfAttention(SelfAttention):
+class AlignedSelfAttention(SelfAttentionBase):
     """Self-attention inside sentences. With a gate it also attends to the whole document."""
 
     def __init__(self, embed_dim: int, attention: Attention, gated: bool) -> None:
         super().__init__(embed_dim, attention)
         self.gate = DocumentGate(embed_dim) if gated else None
 
-    def forward(  # type: ignore[override]
+    def forward(
         self,
         x: Tensor,
         view: SentenceView,
@@ -163,16 +163,14 @@ class AlignedSelfAttention(SelfAttention):
         return view.put(outputs).view(*projected.shape[:2], -1)
 
 
-class AlignedCrossAttention(CrossAttention):
+class AlignedCrossAttention(CrossAttentionBase):
     """Attention of target to source sentences. With a gate it also attends to the whole source."""
 
     def __init__(self, embed_dim: int, attention: Attention, gated: bool) -> None:
         super().__init__(embed_dim, attention)
         self.gate = DocumentGate(embed_dim) if gated else None
 
-    def forward(  # type: ignore[override]
-        self, x: Tensor, view: SentenceView, memory: Tensor | AlignedCache
-    ) -> Tensor:
+    def forward(self, x: Tensor, view: SentenceView, memory: Tensor | AlignedCache) -> Tensor:
         """Map states x [B, N, D] to states. Memory is [B, S, D], or a cache of its heads."""
         q = self.q(x)
         # Take keys and values of source sentences, and of the whole source for the gate.

@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.modules.multihead import CrossAttention
+from relu_nmt.modules.multihead import CrossAttention, CrossAttentionBase
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.decoder_state import DecoderState, LayerCache
 from relu_nmt.translation.encoder import EncoderOutput, TransformerStack, make_mechanism
@@ -19,11 +19,11 @@ class Decoder(TransformerStack):
         super().__init__(config, tokens, pad_index)
         self.start_id = Dictionary().index(config.decoder_start_symbol)
 
-    def make_cross_attention(self, embed_dim: int, layer: int) -> CrossAttention:
+    def make_cross_attention(self, embed_dim: int, layer: int) -> CrossAttentionBase:
         return CrossAttention(embed_dim, make_mechanism(self.config, "cross", layer))
 
     @property
-    def cross_attentions(self) -> list[CrossAttention]:
+    def cross_attentions(self) -> list[CrossAttentionBase]:
         """The cross-attention of every layer."""
         return [layer.cross_attention for layer in self.layers if layer.cross_attention is not None]
 

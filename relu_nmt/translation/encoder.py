@@ -16,7 +16,7 @@ from relu_nmt.attention.sentences import SentenceRows
 from relu_nmt.config.registry import Spec
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules import position_schemes
-from relu_nmt.modules.multihead import CrossAttention, SelfAttention
+from relu_nmt.modules.multihead import CrossAttentionBase, SelfAttention, SelfAttentionBase
 from relu_nmt.modules.positions import PositionConfig, PositionScheme, build_positions, kinds_of
 from relu_nmt.modules.recompute import recomputed
 from relu_nmt.modules.transformer_layer import LayerConfig, TransformerLayer
@@ -81,11 +81,11 @@ class TransformerStack(nn.Module):
         # Normalize the output of pre-norm layers, which normalize only their inputs.
         self.final_norm = parts.make_norm() if parts.normalize_before else nn.Identity()
 
-    def make_self_attention(self, embed_dim: int, layer: int) -> SelfAttention:
+    def make_self_attention(self, embed_dim: int, layer: int) -> SelfAttentionBase:
         """Return the self-attention of a layer, counted from 0."""
         return SelfAttention(embed_dim, make_mechanism(self.config, self.side, layer))
 
-    def make_cross_attention(self, embed_dim: int, layer: int) -> CrossAttention | None:
+    def make_cross_attention(self, embed_dim: int, layer: int) -> CrossAttentionBase | None:
         """Return the cross-attention of a layer, counted from 0. None for a stack without one."""
         return None
 

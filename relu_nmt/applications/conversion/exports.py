@@ -8,7 +8,7 @@ CTranslate2 computes only transformers with softmax attention.
 import dataclasses
 import logging
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import CheckpointError, needing
 from relu_nmt.io.safe_write import json_text, write_text
 from relu_nmt.modules.config import SLOTS
+from relu_nmt.modules.multihead import CrossAttentionBase, SelfAttentionBase
 from relu_nmt.translation.base import TranslationModel
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder import EncoderOutput, TransformerStack
@@ -237,21 +238,24 @@ def _fill_stack(spec: Any, stack: TransformerStack, embeddings: Any) -> None:
     if isinstance(stack.final_norm, nn.LayerNorm):
         _fill(spec.layer_norm, stack.final_norm)
     for layer_spec, layer in zip(spec.layer, stack.layers, strict=True):
-        attention = layer.self_attention
-        _fill_linears(layer_spec.self_attention, attention.qkv, attention.out_proj)
+        _fill_attention(layer_spec.self_attention, layer.self_attention)
         _fill(layer_spec.self_attention.layer_norm, layer.self_attention_residual.norm)
-        cross = layer.cross_attention
-        if cross is not None:
-            _fill_linears(layer_spec.attention, cross.q, cross.kv, cross.out_proj)
+        if layer.cross_attention is not None:
+            _fill_attention(layer_spec.attention, layer.cross_attention)
             _fill(layer_spec.attention.layer_norm, layer.cross_attention_residual.norm)
         _fill(layer_spec.ffn.linear_0, layer.feed_forward.inner)
         _fill(layer_spec.ffn.linear_1, layer.feed_forward.outer)
         _fill(layer_spec.ffn.layer_norm, layer.feed_forward_residual.norm)
 
 
-def _fill_linears(spec: Any, *linears: nn.Linear) -> None:
-    for linear_spec, linear in zip(spec.linear, linears, strict=True):
-        _fill(linear_spec, linear)
+def _fill_attention(spec: Any, attention: SelfAttentionBase | CrossAttentionBase) -> None:
+    parts: Sequence[nn.Module]
+    if isinstance(attention, SelfAttentionBase):
+        parts = [attention.qkv]
+    else:
+        parts = [attention.q, attention.kv]
+    for linear_spec, part in zip(spec.linear, [*parts, attention.out_proj], strict=True):
+        _fill(linear_spec, part)
 
 
 def _fill(spec: Any, module: Any) -> None:
