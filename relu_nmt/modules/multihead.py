@@ -52,7 +52,7 @@ class MultiheadAttention(nn.Module):
         return projection
 
     def draw_output(self) -> None:
-        """Draw the output projection, after the input projections."""
+        """Draw the output projection. Call it last: a seed fixes the order of the draws."""
         nn.init.xavier_uniform_(self.out_proj.weight)
         nn.init.zeros_(self.out_proj.bias)
 
