@@ -56,10 +56,10 @@ python examples/papers.py --run reluformer-table2 --setting small
 
 *Measured* is the small form. An entry is a place in a paper, not an experiment: several entries
 show one table of numbers. Behind the {measured} measured entries stand {tables} *tables*. *Seeds*
-has three seeds or more in every row of the entry. *Some seeds* has fewer, or several in some rows
-only. *Interval* has one training, and an interval or standard error over its test data, or a
-time, and one over turns. *Exact* is counted. *One seed* has no interval. *Command only* has
-commands and no number here. A *gap* lacks something; its entry says why.
+has three seeds or more in every row of the entry's first table. *Some seeds* has fewer, or several
+in some rows only. *Interval* has one training, and an interval or standard error over its
+test data, or a time, and one over turns. *Exact* is counted. *One seed* has no interval. *Command
+only* has commands and no number here. A *gap* lacks something; its entry says why.
 
 Small models of short trainings may be compared row with row, not with the published numbers. A time
 or memory with "about" is an estimate, and in the paper form it is arithmetic alone.
@@ -72,7 +72,7 @@ One rule for every page, for agreement and for contradiction:
 
 - **Several seeds.** A difference is claimed if the 95 % interval (Student's t) of the differences
   of trainings with the same seed is without zero. Otherwise the seeds do not tell, whatever the
-  means.
+  means. Two seeds have no interval; their numbers stand one by one.
 - **One seed.** The text says what this training had. That is neither agreement nor contradiction.
   An interval over test data is that of this one model: other seeds of trainings as short as these
   differ by several points more.
