@@ -19,8 +19,9 @@ PLACE_FORM = (
     "expected SLOT.LAYER or SLOT.LAYER.HEAD, such as cross.2, cross.-1 (the last) or encoder.0.3"
 )
 # The paper prints neither gamma nor the weights of the regularizer. docs/lab/study.md compares
-# values. Gamma 8 makes small outputs at first, which speeds up self-attention. In cross-attention
-# the paper's ReLU translates worse than softmax. ReLU over a threshold translates as well.
+# values. Gamma 8 makes small outputs at first, which speeds up self-attention. In cross-attention,
+# with sinusoidal positions alone, the paper's ReLU translates worse than softmax. With rotary
+# positions it translates as well, and so does ReLU over a threshold.
 _RELUFORMER_PAPER = {
     "attention": "reluformer:gamma=8",
     "attention_norm_weight": 0.1,
