@@ -56,6 +56,16 @@ def calls(script, folder, example="document_sweep", **settings):
     return list(map(json.loads, done.stdout.splitlines()))
 
 
+def evaluated_checkpoints(words):
+    """Return the checkpoints that a call of relu-nmt-sweep would evaluate."""
+    parser = make_parser("relu-nmt-sweep", "", user_modules=False)
+    add_settings(parser, SweepSettings)
+    options = parser.parse_args([*words[2 : words.index("--")], "--train-flags", ""])
+    steps = plan_steps(read_settings(SweepSettings, options))
+    evaluations = [step.commands[0] for step in steps if not step.is_training]
+    return {Path(call[call.index("--path") + 1]) for call in evaluations}
+
+
 @pytest.mark.parametrize(("example", "script", "settings"), SWEEPS)
 def test_the_flags_of_the_sweep_are_accepted(
     example, script, settings, tmp_path, capsys, monkeypatch
@@ -91,18 +101,33 @@ def test_published_figures_name_models_of_the_document_sweep(
 ):
     *_, trained, words = calls(f"figures4_5.sh {form}", tmp_path, "paper_study", **settings)
     assert words[1] == "relu_nmt.cli.analyze"
-    parser = make_parser("relu-nmt-sweep", "", user_modules=False)
-    add_settings(parser, SweepSettings)
-    options = parser.parse_args([*trained[2 : trained.index("--")], "--train-flags", ""])
-    steps = plan_steps(read_settings(SweepSettings, options))
-    evaluations = [step.commands[0] for step in steps if not step.is_training]
-    checkpoints = {Path(call[call.index("--path") + 1]) for call in evaluations}
+    checkpoints = evaluated_checkpoints(trained)
     first = tmp_path / "out/sweep/models" / f"{model}.safetensors"
     second = Path(str(first).replace("softmax", "reluformer_paper"))
     paths = words[words.index("--path") + 1 : words.index("--names")]
     assert {first, second} == set(map(Path, paths)) <= checkpoints
     assert analyze.main(words[2:]) == 2
     assert f"{first}: no such checkpoint" in capsys.readouterr().err
+
+
+def test_models_of_a_length_start_from_sentence_models(tmp_path, capsys):
+    words = calls("lengths.sh", tmp_path, LENGTHS="128,512", SEEDS="2,3", UPDATES="70")
+    _, _, preprocessing, sentences, documents, *analyses = words
+    assert preprocessing[1] == "relu_nmt.cli.preprocess"
+    for call, updates in ((sentences, "800u"), (documents, "70u")):
+        assert call[call.index("--budget") + 1] == updates
+        assert sweep.main(call[2:]) == 2
+        assert "data-bin: cannot read the data folder" in capsys.readouterr().err
+    save_dir = sentences[sentences.index("--save-dir") + 1]
+    assert documents[documents.index("--start-from") + 1] == save_dir
+
+    checkpoints = set()
+    for call in analyses:
+        checkpoints |= set(map(Path, call[call.index("--path") + 1 : call.index("--names")]))
+        assert analyze.main(call[2:]) == 2
+        assert "no such checkpoint" in capsys.readouterr().err
+    assert len(analyses) == 4 and len(checkpoints) == 16
+    assert checkpoints == evaluated_checkpoints(documents)
 
 
 @pytest.mark.parametrize("table", TABLES)
